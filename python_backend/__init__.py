@@ -1,0 +1,1 @@
+"""Everything that runs inside Triton: step protocol, coordinator, budget, sampling, engines, drafters."""

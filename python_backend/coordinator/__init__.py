@@ -1,0 +1,1 @@
+"""The decode loop: queue, draft, prune, verify, commit."""

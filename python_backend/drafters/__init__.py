@@ -1,0 +1,1 @@
+"""Drafters, shared by training and serving."""

@@ -1,0 +1,34 @@
+"""What the coordinator asks of its engines, in process or across a BLS call."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from python_backend.protocol import (
+    Array,
+    Description,
+    DrafterResult,
+    DrafterStep,
+    TargetResult,
+    TargetStep,
+)
+
+
+class TargetEngine(Protocol):
+    """Runs the target model over ragged rows, samples, and accepts drafts."""
+
+    def describe(self) -> Description: ...
+
+    def step(self, step: TargetStep) -> TargetResult: ...
+
+    def release(self, slot: Array) -> None: ...
+
+
+class DrafterEngine(Protocol):
+    """Follows the committed context of each slot and proposes drafts."""
+
+    def describe(self) -> Description: ...
+
+    def step(self, step: DrafterStep) -> DrafterResult: ...
+
+    def release(self, slot: Array) -> None: ...

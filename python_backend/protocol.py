@@ -1,0 +1,237 @@
+"""The step protocol between the coordinator and its engines: the only place that knows tensor names.
+
+One message is one synchronous call that carries the whole ragged batch: B sequences, R packed rows.
+`encode` turns a message into named numpy tensors, `decode` reads it back and checks every shape; a broken
+contract raises `ProtocolError`, which names the tensor, the value and the limit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+Array = npt.NDArray[Any]
+Tensors = dict[str, Array]
+
+STEP, DESCRIBE, RELEASE = "step", "describe", "release"
+OPERATION = "operation"  # request parameter that selects one of the three
+DESCRIPTION = "description"  # STRING [1]: JSON of a Description
+NO_TOKEN = -1
+
+
+class ProtocolError(ValueError):
+    """A message breaks the contract; becomes INVALID_ARG on the wire."""
+
+
+def column(dtype: npt.DTypeLike, length: str | None = None) -> Any:
+    """A packed tensor field. `length` names the count its first axis must have: B, R, C, …"""
+    return dataclasses.field(metadata={"dtype": np.dtype(dtype), "length": length})
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """Base of all messages: fields declared with `column` are the tensors, their names are the wire names."""
+
+    def encode(self) -> Tensors:
+        """Named contiguous tensors of the declared dtypes."""
+        return {
+            f.name: np.ascontiguousarray(getattr(self, f.name), dtype=f.metadata["dtype"])
+            for f in dataclasses.fields(self)
+        }
+
+    @classmethod
+    def decode(cls, tensors: Tensors) -> Self:
+        """Read a message back. Raises ProtocolError for a missing tensor, a wrong dtype or a wrong length."""
+        values: dict[str, Array] = {}
+        for f in dataclasses.fields(cls):
+            if f.name not in tensors:
+                raise ProtocolError(f"tensor '{f.name}' is missing from {cls.__name__}")
+            value = tensors[f.name]
+            if value.dtype != f.metadata["dtype"]:
+                raise ProtocolError(f"tensor '{f.name}' has dtype {value.dtype}, expected {f.metadata['dtype']}")
+            values[f.name] = value
+        message = cls(**values)
+        message.check()
+        return message
+
+    def lengths(self) -> dict[str, int]:
+        """The counts that the columns' first axes are checked against."""
+        raise TypeError(f"{type(self).__name__} declares no lengths")
+
+    def check(self) -> None:
+        """Raise ProtocolError where a column's first axis differs from its declared count."""
+        lengths = self.lengths()
+        for f in dataclasses.fields(self):
+            expected = f.metadata["length"]
+            if expected is None:
+                continue
+            actual = getattr(self, f.name).shape[0]
+            if actual != lengths[expected]:
+                raise ProtocolError(f"tensor '{f.name}' has {actual} entries, expected {expected} = {lengths[expected]}")
+
+
+@dataclass(frozen=True, eq=False)
+class SamplingColumns(Message):
+    """How each of B sequences is sampled; the wire form of `sampling.params.SamplingParams`."""
+
+    temperature: Array = column(np.float32, "B")  # 0 = argmax
+    top_k: Array = column(np.int32, "B")  # 0 = off
+    top_p: Array = column(np.float32, "B")  # 0 or 1 = off
+    min_p: Array = column(np.float32, "B")  # 0 = off
+    repetition_penalty: Array = column(np.float32, "B")  # 1 = off; over prompt and output
+    presence_penalty: Array = column(np.float32, "B")  # 0 = off; over output
+    frequency_penalty: Array = column(np.float32, "B")  # 0 = off; over output
+    seed: Array = column(np.uint64, "B")
+    prompt_length: Array = column(np.int32, "B")  # where output begins
+    min_tokens: Array = column(np.int32, "B")  # end_id is forbidden before so many output tokens
+    end_id: Array = column(np.int32, "B")  # -1 = none
+    return_log_probs: Array = column(np.bool_, "B")
+    bad_word_count: Array = column(np.int32, "B")  # banned token sequences of each sequence
+    bad_word_length: Array = column(np.int32)  # [sum bad_word_count]
+    bad_word_ids: Array = column(np.int32)  # [sum bad_word_length]
+
+    def lengths(self) -> dict[str, int]:
+        return {"B": len(self.temperature)}
+
+
+@dataclass(frozen=True, eq=False)
+class TargetStep(SamplingColumns):
+    """One verify pass. Rows of a sequence: a prompt chunk, or its anchor followed by the kept drafts."""
+
+    slot: Array = column(np.int32, "B")  # KV slot
+    past_length: Array = column(np.int32, "B")  # committed rows in the slot; what lies beyond is rolled back
+    row_count: Array = column(np.int32, "B")  # at least 1
+    sample: Array = column(np.bool_, "B")  # false: a prompt chunk that is not the last
+    draft_count: Array = column(np.int32, "B")  # trailing rows that are drafts; 0 for a prompt chunk
+    token_ids: Array = column(np.int32, "R")
+
+    def lengths(self) -> dict[str, int]:
+        return {"B": len(self.slot), "R": int(self.row_count.sum())}
+
+    def check(self) -> None:
+        super().check()
+        check_at_least("row_count", self.row_count, 1)
+        check_at_least("past_length", self.past_length, 0)
+        check_at_least("draft_count", self.draft_count, 0)
+        if (excess := self.draft_count >= self.row_count).any():
+            i = int(np.argmax(excess))
+            raise ProtocolError(
+                f"tensor 'draft_count' is {self.draft_count[i]} for sequence {i}, limit {self.row_count[i] - 1}"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class TargetResult(Message):
+    """What a verify pass committed."""
+
+    accepted: Array = column(np.int32, "B")  # drafts accepted, 0..draft_count
+    next_token: Array = column(np.int32, "B")  # the target's own token after them; -1 where sample was false
+    feature_count: Array = column(np.int32, "B")  # rows of a prompt chunk, or 1 + accepted; 0 without capture
+    features: Array = column(np.float32, "C")  # [C, F] captured hidden states of the committed rows
+    log_prob_count: Array = column(np.int32, "B")  # 1 + accepted where asked for, else 0
+    log_probs: Array = column(np.float32, "L")  # [L] log p of each emitted token, before processors
+
+    def lengths(self) -> dict[str, int]:
+        return {
+            "B": len(self.accepted),
+            "C": int(self.feature_count.sum()),
+            "L": int(self.log_prob_count.sum()),
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class DrafterStep(Message):
+    """Append committed context, then draft for every sequence that has an anchor.
+
+    Context row j holds the target's features at position past_length + j and, as `token_ids`, the token that
+    follows it; the last one is the anchor. A prompt chunk that is not the last has no anchor: nothing is drafted.
+    """
+
+    slot: Array = column(np.int32, "B")
+    past_length: Array = column(np.int32, "B")  # context rows already appended
+    context_count: Array = column(np.int32, "B")
+    features: Array = column(np.float32, "C")  # [C, F]; F may be 0
+    token_ids: Array = column(np.int32, "C")
+    anchor: Array = column(np.int32, "B")  # -1: append only
+    depth: Array = column(np.int32)  # [1] drafts per sequence, D
+    temperature: Array = column(np.float32, "B")
+    top_k: Array = column(np.int32, "B")
+    top_p: Array = column(np.float32, "B")
+    seed: Array = column(np.uint64, "B")
+
+    def lengths(self) -> dict[str, int]:
+        return {"B": len(self.slot), "C": int(self.context_count.sum())}
+
+    def check(self) -> None:
+        super().check()
+        check_at_least("context_count", self.context_count, 0)
+        check_at_least("past_length", self.past_length, 0)
+        if self.depth.shape != (1,) or self.depth[0] < 0:
+            raise ProtocolError(f"tensor 'depth' is {self.depth.tolist()}, expected one number of at least 0")
+
+
+@dataclass(frozen=True, eq=False)
+class DrafterResult(Message):
+    """Drafts of each sequence; -1 with confidence 0 from the first position without a draft."""
+
+    draft_ids: Array = column(np.int32, "B")  # [B, D]
+    confidence: Array = column(np.float32, "B")  # [B, D] P(accepted | all before it were)
+
+    def lengths(self) -> dict[str, int]:
+        return {"B": len(self.draft_ids)}
+
+    def check(self) -> None:
+        super().check()
+        if self.draft_ids.ndim != 2 or self.draft_ids.shape != self.confidence.shape:
+            raise ProtocolError(
+                f"tensor 'draft_ids' has shape {self.draft_ids.shape}, 'confidence' {self.confidence.shape}: "
+                "expected the same [B, D]"
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class Release(Message):
+    """Slots whose sequences ended; their contents may be overwritten."""
+
+    slot: Array = column(np.int32)
+
+    def lengths(self) -> dict[str, int]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Description:
+    """Who answers the calls; compared at start-up by `coordinator.handshake`."""
+
+    name: str
+    role: str  # "target" or "drafter"
+    engine: str  # "torch", "openvino", "tensorrt_llm", "prompt_lookup", …
+    engine_version: str
+    dtype: str
+    device: str
+    weights_sha256: str  # empty for a drafter without weights
+    vocabulary_size: int
+    slots: int
+    max_length: int
+    feature_layers: tuple[int, ...]  # target: what it captures; drafter: what it needs
+    feature_size: int  # F
+    max_depth: int = 0  # drafter: the longest draft
+    target_sha256: str = ""  # drafter: the target it was trained for; empty = any
+
+
+def check_at_least(name: str, values: Array, minimum: int) -> None:
+    """Raise ProtocolError naming the first entry below the minimum."""
+    if (low := values < minimum).any():
+        i = int(np.argmax(low))
+        raise ProtocolError(f"tensor '{name}' is {values[i]} for sequence {i}, minimum {minimum}")
+
+
+def row_starts(counts: Array) -> npt.NDArray[np.int64]:
+    """[B + 1] offsets of packed rows: sequence i owns rows starts[i]:starts[i + 1]."""
+    starts = np.zeros(len(counts) + 1, dtype=np.int64)
+    np.cumsum(counts, out=starts[1:])
+    return starts

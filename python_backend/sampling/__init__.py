@@ -1,0 +1,1 @@
+"""Keyed noise, logit processors and acceptance."""

@@ -1,0 +1,112 @@
+"""One strict settings tree: `angelspec.yaml` beside the model repository, then ANGELSPEC_* variables over it.
+
+`ANGELSPEC_SETTINGS` names another file; `ANGELSPEC_BUDGET__POLICY=fixed` overrides one value. An unknown key in
+the file, or below a section in a variable, is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+
+ROOT = Path(__file__).resolve().parent.parent
+DEFAULT_FILE = ROOT / "angelspec.yaml"
+
+PolicyName = Literal["off", "fixed", "dcut"]
+Workload = Literal["chat", "code", "math"]
+WORKLOADS: tuple[Workload, ...] = ("chat", "code", "math")
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class TargetSettings(Section):
+    engine: Literal["torch"] = "torch"
+    checkpoint: str = Field("smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder")
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    device: str = Field("cpu", description="cpu, cuda, cuda:1")
+    threads: int = Field(0, ge=0, description="0 = one per core")
+    feature_layers: tuple[int, ...] = Field((), description="captured layers; filled by the drafters' needs")
+
+
+class DrafterSettings(Section):
+    kind: str = Field("prompt_lookup", description="a name in the registry of python_backend.drafters")
+    max_ngram: int = Field(4, ge=1, le=16)
+    min_ngram: int = Field(1, ge=1)
+
+
+class CoordinatorSettings(Section):
+    max_sequences: int = Field(32, ge=1, description="KV slots: sequences decoded at once")
+    max_length: int = Field(2048, ge=8, description="tokens of a sequence, prompt and output")
+    max_queue: int = Field(256, ge=0, description="waiting requests; one more is refused with UNAVAILABLE")
+    depth: int = Field(7, ge=0, le=64, description="drafts per sequence and step, D")
+    prefill_rows: int = Field(256, ge=1, description="prompt rows of one step, beside the decoding rows")
+    default_max_tokens: int = Field(256, ge=1)
+    deadline_s: float = Field(600.0, gt=0, description="longest life of a request without a timeout of its own")
+    drain_s: float = Field(20.0, ge=0, description="how long a shutdown waits for running requests")
+    allow_control: bool = Field(False, description="accept requests that change the budget policy (benchmarks)")
+
+
+class BudgetSettings(Section):
+    policy: PolicyName = "dcut"
+    rho: tuple[float, ...] = Field((0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs")
+    profile_context: int = Field(128, ge=1, description="context length at which the cost table is measured")
+    profile_repeats: int = Field(3, ge=1)
+    profile_reuse: bool = Field(True, description="reuse a saved table with the same fingerprint")
+
+    @field_validator("rho")
+    @classmethod
+    def _rho_in_range(cls, rho: tuple[float, ...]) -> tuple[float, ...]:
+        if not rho or any(not 0 < r <= 1 for r in rho):
+            raise ValueError(f"rho is {rho}: every fraction must be above 0 and at most 1")
+        return tuple(sorted(rho))
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="ANGELSPEC_", env_nested_delimiter="__", extra="forbid", frozen=True, yaml_file_encoding="utf-8"
+    )
+
+    target: TargetSettings = TargetSettings()
+    drafters: dict[str, DrafterSettings] = Field(
+        {"drafter_prompt_lookup": DrafterSettings()}, description="Triton model name -> drafter"
+    )
+    routes: dict[Workload, str] = Field(
+        {w: "drafter_prompt_lookup" for w in WORKLOADS}, description="workload -> drafter model"
+    )
+    coordinator: CoordinatorSettings = CoordinatorSettings()
+    budget: BudgetSettings = BudgetSettings()
+    cache_dir: Path = Field(ROOT / ".cache", description="fetched models, cost tables, server workspace")
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        file = settings_file()
+        return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=file)
+
+    def drafter_of(self, workload: Workload) -> str:
+        return self.routes[workload]
+
+
+def settings_file() -> Path:
+    """The YAML in force. Raises FileNotFoundError where ANGELSPEC_SETTINGS names a file that is not there."""
+    named = os.environ.get("ANGELSPEC_SETTINGS")
+    if named and not Path(named).is_file():
+        raise FileNotFoundError(f"ANGELSPEC_SETTINGS names '{named}', which is not a file")
+    return Path(named) if named else DEFAULT_FILE
+
+
+def load() -> Settings:
+    """The settings in force. Raises pydantic.ValidationError naming the key, the value and the limit."""
+    return Settings()
