@@ -27,9 +27,14 @@ class ProtocolError(ValueError):
     """A message breaks the contract; becomes INVALID_ARG on the wire."""
 
 
-def column(dtype: npt.DTypeLike, length: str | None = None) -> Any:
+def column(dtype: npt.DTypeLike, length: str | None = None, **default: Any) -> Any:
     """A packed tensor field. `length` names the count its first axis must have: B, R, C, …"""
-    return dataclasses.field(metadata={"dtype": np.dtype(dtype), "length": length})
+    return dataclasses.field(metadata={"dtype": np.dtype(dtype), "length": length}, **default)
+
+
+def engine_time() -> Any:
+    """[1] ms that the call spent inside the engine; 0 where nobody measured."""
+    return column(np.float32, default_factory=lambda: np.zeros(1, dtype=np.float32))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +57,9 @@ class Message:
                 raise ProtocolError(f"tensor '{f.name}' is missing from {cls.__name__}")
             value = tensors[f.name]
             if value.dtype != f.metadata["dtype"]:
-                raise ProtocolError(f"tensor '{f.name}' has dtype {value.dtype}, expected {f.metadata['dtype']}")
+                raise ProtocolError(
+                    f"tensor '{f.name}' has dtype {value.dtype}, expected {f.metadata['dtype']}"
+                )
             values[f.name] = value
         message = cls(**values)
         message.check()
@@ -71,7 +78,9 @@ class Message:
                 continue
             actual = getattr(self, f.name).shape[0]
             if actual != lengths[expected]:
-                raise ProtocolError(f"tensor '{f.name}' has {actual} entries, expected {expected} = {lengths[expected]}")
+                raise ProtocolError(
+                    f"tensor '{f.name}' has {actual} entries, expected {expected} = {lengths[expected]}"
+                )
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,9 +96,10 @@ class SamplingColumns(Message):
     frequency_penalty: Array = column(np.float32, "B")  # 0 = off; over output
     seed: Array = column(np.uint64, "B")
     prompt_length: Array = column(np.int32, "B")  # where output begins
-    min_tokens: Array = column(np.int32, "B")  # end_id is forbidden before so many output tokens
-    end_id: Array = column(np.int32, "B")  # -1 = none
+    min_tokens: Array = column(np.int32, "B")  # end ids are forbidden before so many output tokens
     return_log_probs: Array = column(np.bool_, "B")
+    end_id_count: Array = column(np.int32, "B")
+    end_ids: Array = column(np.int32)  # [sum end_id_count]
     bad_word_count: Array = column(np.int32, "B")  # banned token sequences of each sequence
     bad_word_length: Array = column(np.int32)  # [sum bad_word_count]
     bad_word_ids: Array = column(np.int32)  # [sum bad_word_length]
@@ -134,6 +144,7 @@ class TargetResult(Message):
     features: Array = column(np.float32, "C")  # [C, F] captured hidden states of the committed rows
     log_prob_count: Array = column(np.int32, "B")  # 1 + accepted where asked for, else 0
     log_probs: Array = column(np.float32, "L")  # [L] log p of each emitted token, before processors
+    engine_ms: Array = engine_time()
 
     def lengths(self) -> dict[str, int]:
         return {
@@ -180,6 +191,7 @@ class DrafterResult(Message):
 
     draft_ids: Array = column(np.int32, "B")  # [B, D]
     confidence: Array = column(np.float32, "B")  # [B, D] P(accepted | all before it were)
+    engine_ms: Array = engine_time()
 
     def lengths(self) -> dict[str, int]:
         return {"B": len(self.draft_ids)}

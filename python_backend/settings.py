@@ -11,7 +11,12 @@ from pathlib import Path
 from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, YamlConfigSettingsSource
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    YamlConfigSettingsSource,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_FILE = ROOT / "angelspec.yaml"
@@ -27,7 +32,9 @@ class Section(BaseModel):
 
 class TargetSettings(Section):
     engine: Literal["torch"] = "torch"
-    checkpoint: str = Field("smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder")
+    checkpoint: str = Field(
+        "smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder"
+    )
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = Field("cpu", description="cpu, cuda, cuda:1")
     threads: int = Field(0, ge=0, description="0 = one per core")
@@ -47,14 +54,20 @@ class CoordinatorSettings(Section):
     depth: int = Field(7, ge=0, le=64, description="drafts per sequence and step, D")
     prefill_rows: int = Field(256, ge=1, description="prompt rows of one step, beside the decoding rows")
     default_max_tokens: int = Field(256, ge=1)
-    deadline_s: float = Field(600.0, gt=0, description="longest life of a request without a timeout of its own")
+    deadline_s: float = Field(
+        600.0, gt=0, description="longest life of a request without a timeout of its own"
+    )
     drain_s: float = Field(20.0, ge=0, description="how long a shutdown waits for running requests")
-    allow_control: bool = Field(False, description="accept requests that change the budget policy (benchmarks)")
+    allow_control: bool = Field(
+        False, description="accept requests that change the budget policy (benchmarks)"
+    )
 
 
 class BudgetSettings(Section):
     policy: PolicyName = "dcut"
-    rho: tuple[float, ...] = Field((0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs")
+    rho: tuple[float, ...] = Field(
+        (0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs"
+    )
     profile_context: int = Field(128, ge=1, description="context length at which the cost table is measured")
     profile_repeats: int = Field(3, ge=1)
     profile_reuse: bool = Field(True, description="reuse a saved table with the same fingerprint")
@@ -69,7 +82,11 @@ class BudgetSettings(Section):
 
 class Settings(BaseSettings):
     model_config = SettingsConfigDict(
-        env_prefix="ANGELSPEC_", env_nested_delimiter="__", extra="forbid", frozen=True, yaml_file_encoding="utf-8"
+        env_prefix="ANGELSPEC_",
+        env_nested_delimiter="__",
+        extra="forbid",
+        frozen=True,
+        yaml_file_encoding="utf-8",
     )
 
     target: TargetSettings = TargetSettings()

@@ -1,1 +1,1 @@
-"""Keyed noise, logit processors and acceptance."""
+"""Keyed noise, logit processors and acceptance: numpy only, shared by every engine."""

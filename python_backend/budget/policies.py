@@ -1,0 +1,87 @@
+"""Budget policies behind one interface: how many drafts of each sequence are verified."""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from python_backend.budget import dcut
+from python_backend.budget.cost_table import CostTable
+from python_backend.budget.dcut import Choice
+from python_backend.settings import BudgetSettings, PolicyName
+
+
+class Drafts(NamedTuple):
+    """The drafts of one step, all drafters together."""
+
+    confidence: npt.NDArray[np.float32]  # [B, D]
+    available: npt.NDArray[np.int64]  # [B] leading drafts that exist and are wanted
+    depth: npt.NDArray[np.int64]  # [B] drafts at full depth
+    draft_ms: float = 0.0  # predicted cost of the draft calls, from the cost table
+
+
+class Policy(Protocol):
+    """`drafts` false: the step makes no draft call at all."""
+
+    name: PolicyName
+    drafts: bool
+
+    def select(self, drafts: Drafts) -> Choice: ...
+
+
+class Off:
+    """Plain decoding."""
+
+    name: PolicyName = "off"
+    drafts = False
+
+    def select(self, drafts: Drafts) -> Choice:
+        batch = len(drafts.available)
+        return Choice(np.zeros(batch, dtype=np.int64), batch, 0.0, float(batch), math.nan)
+
+
+class Fixed:
+    """Every sequence at its full depth."""
+
+    name: PolicyName = "fixed"
+    drafts = True
+
+    def select(self, drafts: Drafts) -> Choice:
+        batch = len(drafts.available)
+        scores = dcut.survival(drafts.confidence)
+        wanted = np.arange(scores.shape[1]) < drafts.available[:, None]
+        kept = drafts.available.copy()
+        return Choice(kept, batch + int(kept.sum()), 1.0, batch + float(scores[wanted].sum()), math.nan)
+
+
+class DCut:
+    """The paper's policy to the letter: K_rho over the grid, costs from the start-up table."""
+
+    name: PolicyName = "dcut"
+    drafts = True
+
+    def __init__(self, table: CostTable, rho: tuple[float, ...]) -> None:
+        self._table, self._rho = table, rho
+
+    def select(self, drafts: Drafts) -> Choice:
+        return dcut.select(
+            drafts.confidence,
+            drafts.available,
+            int(drafts.depth.sum()),
+            self._rho,
+            lambda batch, rows: drafts.draft_ms + self._table.verify_ms(batch, rows),
+        )
+
+
+def build_policy(name: PolicyName, settings: BudgetSettings, table: CostTable | None) -> Policy:
+    """Raises ValueError where the policy needs a cost table and none was measured."""
+    if name == "off":
+        return Off()
+    if name == "fixed":
+        return Fixed()
+    if table is None:
+        raise ValueError(f"policy '{name}' needs a cost table, and none was profiled")
+    return DCut(table, settings.rho)

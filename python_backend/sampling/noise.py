@@ -1,0 +1,137 @@
+"""One noise for drafter and target, keyed by (seed, position, token).
+
+Gumbel-max as an exponential race (Maddison et al., 2014): with E_v ~ Exp(1) independent, the token that minimises
+E_v / p_v is distributed as p; equivalently it maximises log p_v + g_v with g_v = -log E_v. The E_v are a fixed
+function of (seed, position, v), so a drafter that races with the same E on its own q agrees with the target as often
+as q resembles p, and the output depends on nothing but prompt, parameters and seed.
+
+The race is run in blocks. The first arrival of a block of n independent Exp(1) is Exp(1)/n, its owner is uniform,
+and the others arrive an independent Exp(1) later (memorylessness). So E is drawn block first: arrival and owner for
+every block, members only for the blocks that can still win. The law is that of V independent draws; the cost is
+that of V/64.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+BLOCK = 64  # tokens that share a first arrival
+STREAM_ARRIVAL, STREAM_MEMBER = 0, 1  # third counter word
+
+_MULTIPLIER = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
+_ROUNDS = 10
+
+Words = npt.NDArray[np.uint32]
+Floats = npt.NDArray[np.float64]
+
+
+def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:
+    """Philox4x32-10 (Salmon et al., SC 2011). Words of broadcastable shapes in, four words of the joint shape out."""
+    c0, c1, c2, c3 = counter
+    k0, k1 = key
+    for _ in range(_ROUNDS):
+        p0 = _MULTIPLIER[0] * c0.astype(np.uint64)
+        p1 = _MULTIPLIER[1] * c2.astype(np.uint64)
+        c0, c1 = _high(p1) ^ c1 ^ k0, p1.astype(np.uint32)
+        c2, c3 = _high(p0) ^ c3 ^ k1, p0.astype(np.uint32)
+        k0, k1 = k0 + _WEYL[0], k1 + _WEYL[1]
+    return c0, c1, c2, c3
+
+
+def race(
+    logits: npt.NDArray[np.float32], seed: npt.NDArray[Any], position: npt.NDArray[Any]
+) -> npt.NDArray[np.int32]:
+    """The token of each row that wins the race.
+
+    logits: [N, V] float32, any offset per row, -inf outside the support (at least one finite per row).
+    seed: [N] uint64. position: [N], of the token that is drawn. Returns [N] int32.
+    """
+    rows, vocabulary = logits.shape
+    blocks = -(-vocabulary // BLOCK)
+    padded = logits
+    if blocks * BLOCK != vocabulary:
+        padded = np.full((rows, blocks * BLOCK), -np.inf, dtype=np.float32)
+        padded[:, :vocabulary] = logits
+    padded = padded.reshape(rows, blocks, BLOCK)
+
+    arrival, owner = _first_arrivals(seed, position, blocks, vocabulary)
+    gumbel = -np.log(arrival)
+    owner_score = np.take_along_axis(padded, owner[:, :, None], axis=2)[:, :, 0] + gumbel
+    bound = padded.max(axis=2) + gumbel  # no member of the block scores higher
+    row, block = np.nonzero(bound >= owner_score.max(axis=1, keepdims=True))  # those that may hold the winner
+    members = _member_arrivals(arrival, owner, seed, position, row, block)
+    scores = padded[row, block] - np.log(members)
+
+    token = block * BLOCK + scores.argmax(axis=1)
+    order = np.lexsort(
+        (token, -scores.max(axis=1), row)
+    )  # best first within a row, ties to the smaller token
+    first = np.searchsorted(row[order], np.arange(rows))
+    return token[order[first]].astype(np.int32)
+
+
+def exponentials(seed: int, position: int, vocabulary: int) -> Floats:
+    """[V] the whole field E of one position, as `race` sees it lazily. For tests and small vocabularies."""
+    blocks = -(-vocabulary // BLOCK)
+    seeds, positions = np.array([seed], dtype=np.uint64), np.array([position])
+    arrival, owner = _first_arrivals(seeds, positions, blocks, vocabulary)
+    block = np.arange(blocks)
+    row = np.zeros(blocks, dtype=np.int64)
+    return _member_arrivals(arrival, owner, seeds, positions, row, block).reshape(-1)[:vocabulary]
+
+
+def _first_arrivals(
+    seed: npt.NDArray[Any], position: npt.NDArray[Any], blocks: int, vocabulary: int
+) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """[N, blocks] time of the first arrival in each block, and which member it is."""
+    block = np.arange(blocks, dtype=np.uint32)[None, :]
+    words = philox(
+        (block, _column(position), np.uint32([[STREAM_ARRIVAL]]), np.uint32([[0]])),
+        _key(seed),
+    )
+    size = np.full(blocks, BLOCK, dtype=np.int64)
+    size[-1] = vocabulary - (blocks - 1) * BLOCK
+    owner = (words[1].astype(np.uint64) * size.astype(np.uint64)) >> np.uint64(32)
+    return _exponential(words[0]) / size, owner.astype(np.int64)
+
+
+def _member_arrivals(
+    arrival: Floats,
+    owner: npt.NDArray[np.int64],
+    seed: npt.NDArray[Any],
+    position: npt.NDArray[Any],
+    row: npt.NDArray[np.int64],
+    block: npt.NDArray[np.int64],
+) -> Floats:
+    """[M, BLOCK] arrival of every member of block[m] in row[m]."""
+    quad = (block[:, None] * (BLOCK // 4) + np.arange(BLOCK // 4)).astype(np.uint32)
+    words = philox(
+        (quad, _column(position[row]), np.uint32([[STREAM_MEMBER]]), np.uint32([[0]])),
+        _key(seed[row]),
+    )
+    first = arrival[row, block]
+    members = first[:, None] + _exponential(np.stack(words, axis=2).reshape(len(row), BLOCK))
+    members[np.arange(len(row)), owner[row, block]] = first
+    return members
+
+
+def _exponential(word: Words) -> Floats:
+    """Exp(1) from a uniform word; the half keeps u inside (0, 1)."""
+    return -np.log((word.astype(np.float64) + 0.5) * 2.0**-32)
+
+
+def _column(position: npt.NDArray[Any]) -> Words:
+    return position.astype(np.uint32)[:, None]
+
+
+def _key(seed: npt.NDArray[Any]) -> tuple[Words, Words]:
+    seed = seed.astype(np.uint64)[:, None]
+    return seed.astype(np.uint32), _high(seed)
+
+
+def _high(product: npt.NDArray[np.uint64]) -> Words:
+    return (product >> np.uint64(32)).astype(np.uint32)

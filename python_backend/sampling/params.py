@@ -1,0 +1,56 @@
+"""How one request is sampled, and the columns of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from python_backend.protocol import Array
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """Validated where requests are parsed; see `protocol.SamplingColumns` for units and what switches a value off."""
+
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 0.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    seed: int = 0
+    min_tokens: int = 0
+    end_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    return_log_probs: bool = False
+
+
+def columns(params: Sequence[SamplingParams], prompt_length: Sequence[int]) -> dict[str, Array]:
+    """The sampling columns of a step, by field name."""
+    words = [word for p in params for word in p.bad_words]
+    return {
+        "temperature": np.array([p.temperature for p in params], dtype=np.float32),
+        "top_k": np.array([p.top_k for p in params], dtype=np.int32),
+        "top_p": np.array([p.top_p for p in params], dtype=np.float32),
+        "min_p": np.array([p.min_p for p in params], dtype=np.float32),
+        "repetition_penalty": np.array([p.repetition_penalty for p in params], dtype=np.float32),
+        "presence_penalty": np.array([p.presence_penalty for p in params], dtype=np.float32),
+        "frequency_penalty": np.array([p.frequency_penalty for p in params], dtype=np.float32),
+        "seed": np.array([p.seed for p in params], dtype=np.uint64),
+        "prompt_length": np.array(prompt_length, dtype=np.int32),
+        "min_tokens": np.array([p.min_tokens for p in params], dtype=np.int32),
+        "return_log_probs": np.array([p.return_log_probs for p in params], dtype=np.bool_),
+        "end_id_count": np.array([len(p.end_ids) for p in params], dtype=np.int32),
+        "end_ids": np.array([t for p in params for t in p.end_ids], dtype=np.int32),
+        "bad_word_count": np.array([len(p.bad_words) for p in params], dtype=np.int32),
+        "bad_word_length": np.array([len(w) for w in words], dtype=np.int32),
+        "bad_word_ids": np.array([t for w in words for t in w], dtype=np.int32),
+    }
+
+
+def greedy_columns(batch: int) -> dict[str, Array]:
+    """Columns of `batch` sequences decoded by argmax."""
+    return columns([SamplingParams()] * batch, [0] * batch)

@@ -1,0 +1,62 @@
+"""Logit processors of one row, in this order: penalties, bans, temperature, min-p, top-k, top-p.
+
+Each takes and changes one row of logits in place, [V] float32; a forbidden token becomes -inf.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+Row = npt.NDArray[np.float32]
+Tokens = npt.NDArray[np.int32]
+
+
+def penalise(
+    row: Row, history: Tokens, prompt_length: int, repetition: float, presence: float, frequency: float
+) -> None:
+    """Repetition over prompt and output (Keskar et al., 2019: divide positive logits, multiply negative ones),
+    presence and frequency over the output (subtract once, and once per occurrence)."""
+    if repetition != 1.0:
+        seen = np.unique(history)
+        values = row[seen]
+        row[seen] = np.where(values > 0, values / repetition, values * repetition)
+    if presence or frequency:
+        seen, counts = np.unique(history[prompt_length:], return_counts=True)
+        row[seen] -= presence + frequency * counts.astype(np.float32)
+
+
+def ban_words(row: Row, history: Tokens, words: list[Tokens]) -> None:
+    """Forbid the last token of each banned word whose other tokens have just been emitted."""
+    for word in words:
+        head = word[:-1]
+        if len(head) == 0 or (
+            len(head) <= len(history) and np.array_equal(history[len(history) - len(head) :], head)
+        ):
+            row[word[-1]] = -np.inf
+
+
+def keep_min_p(row: Row, min_p: float) -> None:
+    """Forbid tokens less probable than min_p times the most probable one."""
+    row[row < row.max() + np.float32(np.log(min_p))] = -np.inf
+
+
+def keep_top_k(row: Row, top_k: int) -> None:
+    """Forbid all but the k most probable tokens; ties at the border stay."""
+    if top_k < len(row):
+        row[row < np.partition(row, -top_k)[-top_k]] = -np.inf
+
+
+def keep_top_p(row: Row, top_p: float) -> None:
+    """Keep the smallest set of most probable tokens whose mass reaches top_p; ties at the border stay.
+
+    Only tokens above a falling threshold are sorted: a full sort of the vocabulary costs more than the rest.
+    """
+    weight = np.exp(row - row.max(), dtype=np.float32)
+    needed = top_p * float(weight.sum(dtype=np.float64))
+    floor = np.float32(1e-3)
+    while (candidates := weight[weight >= floor]).sum(dtype=np.float64) < needed and floor > 1e-30:
+        floor *= np.float32(1e-2)
+    descending = np.sort(candidates)[::-1]
+    last = min(int(np.searchsorted(np.cumsum(descending, dtype=np.float64), needed)), len(descending) - 1)
+    row[weight < descending[last]] = -np.inf

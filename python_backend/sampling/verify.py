@@ -1,0 +1,170 @@
+"""Acceptance: the target's own token at every row, and how many drafts equal it.
+
+The target's token at absolute position t is y_t: the argmax at temperature 0, else the winner of the keyed race
+(`noise`) on the processed distribution. Drafts are accepted while they equal y. Pruning therefore cannot change the
+output: it only decides how many of the y are computed in this pass.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from python_backend.protocol import NO_TOKEN, SamplingColumns, TargetStep, row_starts
+from python_backend.sampling import processors
+from python_backend.sampling.history import TokenHistory
+from python_backend.sampling.noise import race
+
+
+class Acceptance(NamedTuple):
+    accepted: npt.NDArray[np.int32]  # [B]
+    next_token: npt.NDArray[np.int32]  # [B] -1 where nothing was sampled
+    log_prob_count: npt.NDArray[np.int32]  # [B]
+    log_probs: npt.NDArray[np.float32]  # [sum log_prob_count]
+
+
+class Rows(NamedTuple):
+    """Which sequence each row of logits belongs to, and the position of the token it decides."""
+
+    sequence: npt.NDArray[np.int64]  # [N]
+    position: npt.NDArray[np.int64]  # [N]
+
+
+def logit_rows(step: TargetStep) -> npt.NDArray[np.int64]:
+    """[N] indices into the packed rows of those that need logits: each sampled sequence's anchor (or last prompt
+    row) and its drafts."""
+    ends = row_starts(step.row_count)[1:]
+    spans = [
+        np.arange(ends[i] - 1 - step.draft_count[i], ends[i]) for i in range(len(ends)) if step.sample[i]
+    ]
+    return np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
+
+
+def accept(step: TargetStep, logits: npt.NDArray[np.float32], history: TokenHistory) -> Acceptance:
+    """Choose the target's tokens and accept drafts.
+
+    logits: [N, V] float32, the rows of `logit_rows(step)`; may be changed in place.
+    history: holds the step's rows already.
+    """
+    rows = _rows(step)
+    if len(logits) != len(rows.sequence):
+        raise ValueError(f"{len(logits)} rows of logits for {len(rows.sequence)} rows that are sampled")
+    raw = logits.copy() if step.return_log_probs.any() else logits
+    tokens = choose(step, rows, logits, history.tokens[step.slot])
+
+    batch = len(step.slot)
+    accepted = np.zeros(batch, dtype=np.int32)
+    next_token = np.full(batch, NO_TOKEN, dtype=np.int32)
+    log_prob_count = np.zeros(batch, dtype=np.int32)
+    log_probs: list[npt.NDArray[np.float32]] = []
+    ends = row_starts(step.row_count)[1:]
+    first = 0
+    for i in np.flatnonzero(step.sample):
+        count = int(step.draft_count[i])
+        chosen = tokens[first : first + count + 1]
+        drafts = step.token_ids[ends[i] - count : ends[i]]
+        accepted[i] = _agreement(drafts, chosen)
+        next_token[i] = chosen[accepted[i]]
+        if step.return_log_probs[i]:
+            log_prob_count[i] = accepted[i] + 1
+            emitted = slice(first, first + log_prob_count[i])
+            log_probs.append(_log_prob(raw[emitted], chosen[: log_prob_count[i]]))
+        first += count + 1
+    return Acceptance(
+        accepted,
+        next_token,
+        log_prob_count,
+        np.concatenate(log_probs) if log_probs else np.zeros(0, np.float32),
+    )
+
+
+def choose(
+    params: SamplingColumns, rows: Rows, logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32]
+) -> npt.NDArray[np.int32]:
+    """[N] the target's token of each row. tokens: [B, max_length], the ids that row's position looks back on."""
+    words = banned_words(params)
+    end_starts = row_starts(params.end_id_count)
+    for r in np.flatnonzero(_needs_processing(params)[rows.sequence]):
+        i, position = int(rows.sequence[r]), int(rows.position[r])
+        if position - params.prompt_length[i] < params.min_tokens[i]:
+            logits[r, params.end_ids[end_starts[i] : end_starts[i + 1]]] = -np.inf
+        _process(params, i, words[i], logits[r], tokens[i, :position])
+    drawn = params.temperature[rows.sequence] > 0
+    chosen = np.empty(len(logits), dtype=np.int32)
+    chosen[~drawn] = logits[~drawn].argmax(axis=1) if not drawn.all() else 0
+    if drawn.any():
+        chosen[drawn] = race(logits[drawn], params.seed[rows.sequence[drawn]], rows.position[drawn])
+    return chosen
+
+
+def banned_words(params: SamplingColumns) -> list[list[npt.NDArray[np.int32]]]:
+    """Per sequence, its banned token sequences."""
+    words = (
+        np.split(params.bad_word_ids, np.cumsum(params.bad_word_length)[:-1])
+        if len(params.bad_word_length)
+        else []
+    )
+    starts = row_starts(params.bad_word_count)
+    return [words[starts[i] : starts[i + 1]] for i in range(len(params.bad_word_count))]
+
+
+def _rows(step: TargetStep) -> Rows:
+    sampled = np.flatnonzero(step.sample)
+    counts = step.draft_count[sampled].astype(np.int64) + 1
+    sequence = np.repeat(sampled, counts)
+    ends = step.past_length.astype(np.int64) + step.row_count  # position after the last row
+    offsets = np.concatenate([np.arange(c) for c in counts]) if len(counts) else np.zeros(0, np.int64)
+    return Rows(sequence, ends[sequence] - np.repeat(counts, counts) + 1 + offsets)
+
+
+def _needs_processing(params: SamplingColumns) -> npt.NDArray[np.bool_]:
+    """[B] false for plain argmax: those rows are never copied or scanned."""
+    return (
+        (params.temperature > 0)
+        | (params.repetition_penalty != 1)
+        | (params.presence_penalty != 0)
+        | (params.frequency_penalty != 0)
+        | (params.min_tokens > 0)
+        | (params.bad_word_count > 0)
+    )
+
+
+def _process(
+    params: SamplingColumns,
+    i: int,
+    words: list[npt.NDArray[np.int32]],
+    row: npt.NDArray[np.float32],
+    history: npt.NDArray[np.int32],
+) -> None:
+    processors.penalise(
+        row,
+        history,
+        int(params.prompt_length[i]),
+        float(params.repetition_penalty[i]),
+        float(params.presence_penalty[i]),
+        float(params.frequency_penalty[i]),
+    )
+    processors.ban_words(row, history, words)
+    if params.temperature[i] <= 0:
+        return
+    row /= params.temperature[i]
+    if params.min_p[i] > 0:
+        processors.keep_min_p(row, float(params.min_p[i]))
+    if params.top_k[i] > 0:
+        processors.keep_top_k(row, int(params.top_k[i]))
+    if 0 < params.top_p[i] < 1:
+        processors.keep_top_p(row, float(params.top_p[i]))
+
+
+def _agreement(drafts: npt.NDArray[np.int32], chosen: npt.NDArray[np.int32]) -> int:
+    """Length of the common prefix."""
+    different = np.flatnonzero(drafts != chosen[: len(drafts)])
+    return int(different[0]) if len(different) else len(drafts)
+
+
+def _log_prob(logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    top = logits.max(axis=1, keepdims=True)
+    normaliser = np.log(np.exp(logits - top).sum(axis=1, dtype=np.float64)) + top[:, 0]
+    return (logits[np.arange(len(tokens)), tokens] - normaliser).astype(np.float32)
