@@ -57,9 +57,7 @@ class Message:
                 raise ProtocolError(f"tensor '{f.name}' is missing from {cls.__name__}")
             value = tensors[f.name]
             if value.dtype != f.metadata["dtype"]:
-                raise ProtocolError(
-                    f"tensor '{f.name}' has dtype {value.dtype}, expected {f.metadata['dtype']}"
-                )
+                raise ProtocolError(f"tensor '{f.name}' has dtype {value.dtype}, expected {f.metadata['dtype']}")
             values[f.name] = value
         message = cls(**values)
         message.check()

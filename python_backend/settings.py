@@ -32,9 +32,7 @@ class Section(BaseModel):
 
 class TargetSettings(Section):
     engine: Literal["torch"] = "torch"
-    checkpoint: str = Field(
-        "smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder"
-    )
+    checkpoint: str = Field("smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder")
     dtype: Literal["float32", "bfloat16"] = "float32"
     device: str = Field("cpu", description="cpu, cuda, cuda:1")
     threads: int = Field(0, ge=0, description="0 = one per core")
@@ -54,20 +52,14 @@ class CoordinatorSettings(Section):
     depth: int = Field(7, ge=0, le=64, description="drafts per sequence and step, D")
     prefill_rows: int = Field(256, ge=1, description="prompt rows of one step, beside the decoding rows")
     default_max_tokens: int = Field(256, ge=1)
-    deadline_s: float = Field(
-        600.0, gt=0, description="longest life of a request without a timeout of its own"
-    )
+    deadline_s: float = Field(600.0, gt=0, description="longest life of a request without a timeout of its own")
     drain_s: float = Field(20.0, ge=0, description="how long a shutdown waits for running requests")
-    allow_control: bool = Field(
-        False, description="accept requests that change the budget policy (benchmarks)"
-    )
+    allow_control: bool = Field(False, description="accept requests that change the budget policy (benchmarks)")
 
 
 class BudgetSettings(Section):
     policy: PolicyName = "dcut"
-    rho: tuple[float, ...] = Field(
-        (0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs"
-    )
+    rho: tuple[float, ...] = Field((0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs")
     profile_context: int = Field(128, ge=1, description="context length at which the cost table is measured")
     profile_repeats: int = Field(3, ge=1)
     profile_reuse: bool = Field(True, description="reuse a saved table with the same fingerprint")
@@ -94,7 +86,7 @@ class Settings(BaseSettings):
         {"drafter_prompt_lookup": DrafterSettings()}, description="Triton model name -> drafter"
     )
     routes: dict[Workload, str] = Field(
-        {w: "drafter_prompt_lookup" for w in WORKLOADS}, description="workload -> drafter model"
+        dict.fromkeys(WORKLOADS, "drafter_prompt_lookup"), description="workload -> drafter model"
     )
     coordinator: CoordinatorSettings = CoordinatorSettings()
     budget: BudgetSettings = BudgetSettings()

@@ -62,9 +62,7 @@ def monotone(curve: list[float]) -> tuple[float, ...]:
     return tuple(float(v) for v in np.maximum.accumulate(curve))
 
 
-def fingerprint(
-    target: Description, drafters: dict[str, Description], **measured: object
-) -> dict[str, object]:
+def fingerprint(target: Description, drafters: dict[str, Description], **measured: object) -> dict[str, object]:
     """All that a table's validity hangs on: hardware, engine, dtype, models and the shape of the measurement."""
     return {
         "format": FORMAT,

@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from python_backend.protocol import Array
+
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
@@ -33,12 +35,13 @@ class Ranking(NamedTuple):
     score: Floats  # [P] non-increasing
 
 
-def survival(confidence: npt.NDArray[np.floating]) -> Floats:
+def survival(confidence: Array) -> Floats:
     """[B, D] s_ik = P(the first k drafts are accepted): the running product of the confidences."""
-    return np.cumprod(np.clip(confidence.astype(np.float64), 0.0, 1.0), axis=1)
+    survived: Floats = np.cumprod(np.clip(confidence, 0.0, 1.0), axis=1, dtype=np.float64)
+    return survived
 
 
-def rank(scores: Floats, available: npt.NDArray[np.integer]) -> Ranking:
+def rank(scores: Floats, available: Array) -> Ranking:
     """Order positions by (score down, k up, i up). scores: [B, D]; available: [B] drafts that exist.
 
     Scores never rise along k, so every head of the ranking is a set of prefixes.
@@ -55,8 +58,8 @@ def grid_rows(rho: float, batch: int, full_drafts: int) -> int:
 
 
 def select(
-    confidence: npt.NDArray[np.floating],
-    available: npt.NDArray[np.integer],
+    confidence: Array,
+    available: Array,
     full_drafts: int,
     grid: Iterable[float],
     cost_ms: Callable[[int, int], float],

@@ -19,7 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 BLOCK = 64  # tokens that share a first arrival
-STREAM_ARRIVAL, STREAM_MEMBER = 0, 1  # third counter word
+
+_ARRIVAL, _MEMBER = np.full((1, 1), 0, np.uint32), np.full((1, 1), 1, np.uint32)  # third counter word
+_ZERO = np.zeros((1, 1), np.uint32)
 
 _MULTIPLIER = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
 _WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
@@ -42,9 +44,7 @@ def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words])
     return c0, c1, c2, c3
 
 
-def race(
-    logits: npt.NDArray[np.float32], seed: npt.NDArray[Any], position: npt.NDArray[Any]
-) -> npt.NDArray[np.int32]:
+def race(logits: npt.NDArray[np.float32], seed: npt.NDArray[Any], position: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
     """The token of each row that wins the race.
 
     logits: [N, V] float32, any offset per row, -inf outside the support (at least one finite per row).
@@ -67,9 +67,7 @@ def race(
     scores = padded[row, block] - np.log(members)
 
     token = block * BLOCK + scores.argmax(axis=1)
-    order = np.lexsort(
-        (token, -scores.max(axis=1), row)
-    )  # best first within a row, ties to the smaller token
+    order = np.lexsort((token, -scores.max(axis=1), row))  # best first within a row, ties to the smaller token
     first = np.searchsorted(row[order], np.arange(rows))
     return token[order[first]].astype(np.int32)
 
@@ -90,7 +88,7 @@ def _first_arrivals(
     """[N, blocks] time of the first arrival in each block, and which member it is."""
     block = np.arange(blocks, dtype=np.uint32)[None, :]
     words = philox(
-        (block, _column(position), np.uint32([[STREAM_ARRIVAL]]), np.uint32([[0]])),
+        (block, _column(position), _ARRIVAL, _ZERO),
         _key(seed),
     )
     size = np.full(blocks, BLOCK, dtype=np.int64)
@@ -110,7 +108,7 @@ def _member_arrivals(
     """[M, BLOCK] arrival of every member of block[m] in row[m]."""
     quad = (block[:, None] * (BLOCK // 4) + np.arange(BLOCK // 4)).astype(np.uint32)
     words = philox(
-        (quad, _column(position[row]), np.uint32([[STREAM_MEMBER]]), np.uint32([[0]])),
+        (quad, _column(position[row]), _MEMBER, _ZERO),
         _key(seed[row]),
     )
     first = arrival[row, block]

@@ -30,9 +30,7 @@ def ban_words(row: Row, history: Tokens, words: list[Tokens]) -> None:
     """Forbid the last token of each banned word whose other tokens have just been emitted."""
     for word in words:
         head = word[:-1]
-        if len(head) == 0 or (
-            len(head) <= len(history) and np.array_equal(history[len(history) - len(head) :], head)
-        ):
+        if len(head) == 0 or (len(head) <= len(history) and np.array_equal(history[len(history) - len(head) :], head)):
             row[word[-1]] = -np.inf
 
 

@@ -36,9 +36,7 @@ def logit_rows(step: TargetStep) -> npt.NDArray[np.int64]:
     """[N] indices into the packed rows of those that need logits: each sampled sequence's anchor (or last prompt
     row) and its drafts."""
     ends = row_starts(step.row_count)[1:]
-    spans = [
-        np.arange(ends[i] - 1 - step.draft_count[i], ends[i]) for i in range(len(ends)) if step.sample[i]
-    ]
+    spans = [np.arange(ends[i] - 1 - step.draft_count[i], ends[i]) for i in range(len(ends)) if step.sample[i]]
     return np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
 
 
@@ -101,11 +99,7 @@ def choose(
 
 def banned_words(params: SamplingColumns) -> list[list[npt.NDArray[np.int32]]]:
     """Per sequence, its banned token sequences."""
-    words = (
-        np.split(params.bad_word_ids, np.cumsum(params.bad_word_length)[:-1])
-        if len(params.bad_word_length)
-        else []
-    )
+    words = np.split(params.bad_word_ids, np.cumsum(params.bad_word_length)[:-1]) if len(params.bad_word_length) else []
     starts = row_starts(params.bad_word_count)
     return [words[starts[i] : starts[i + 1]] for i in range(len(params.bad_word_count))]
 
