@@ -1,0 +1,23 @@
+"""The target's tokenizer and the tokens that end its turn, read from the checkpoint's folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoTokenizer
+
+
+def load_tokenizer(folder: Path) -> Any:
+    """The fast tokenizer of a checkpoint, with its chat template where it has one."""
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+
+def end_ids(folder: Path) -> tuple[int, ...]:
+    """Tokens that end generation: `eos_token_id` of generation_config.json, else of config.json; may be empty."""
+    for name in ("generation_config.json", "config.json"):
+        file = folder / name
+        if file.is_file() and (ids := json.loads(file.read_text()).get("eos_token_id")) is not None:
+            return tuple(ids) if isinstance(ids, list) else (int(ids),)
+    return ()
