@@ -54,6 +54,7 @@ class CoordinatorSettings(Section):
     default_max_tokens: int = Field(256, ge=1)
     deadline_s: float = Field(600.0, gt=0, description="longest life of a request without a timeout of its own")
     drain_s: float = Field(20.0, ge=0, description="how long a shutdown waits for running requests")
+    step_log: Path | None = Field(None, description="file that gets one JSON line a step")
     allow_control: bool = Field(False, description="accept requests that change the budget policy (benchmarks)")
 
 

@@ -14,6 +14,10 @@ from python_backend.protocol import (
 )
 
 
+class EngineError(RuntimeError):
+    """An engine call failed; the message is the engine's own."""
+
+
 class TargetEngine(Protocol):
     """Runs the target model over ragged rows, samples, and accepts drafts."""
 

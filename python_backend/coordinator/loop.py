@@ -1,0 +1,230 @@
+"""The decode loop: draft, prune, verify, commit, for all sequences in flight at once."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+
+import numpy as np
+
+from python_backend.budget.cost_table import CostTable
+from python_backend.budget.dcut import Choice
+from python_backend.budget.policies import Drafts, Policy
+from python_backend.coordinator.emit import append, emit
+from python_backend.coordinator.metrics import Metrics
+from python_backend.coordinator.report import StepLog, StepReport
+from python_backend.coordinator.request import RequestError
+from python_backend.coordinator.scheduler import Batch, Scheduler
+from python_backend.coordinator.sequence import Sequence
+from python_backend.engines.base import DrafterEngine, EngineError, TargetEngine
+from python_backend.protocol import NO_TOKEN, Array, DrafterStep, TargetResult, TargetStep, row_starts
+from python_backend.sampling.params import columns
+
+log = logging.getLogger(__name__)
+
+
+class DecodeLoop:
+    """Runs on one thread; `step` is the whole story."""
+
+    def __init__(
+        self,
+        target: TargetEngine,
+        drafters: dict[str, DrafterEngine],
+        scheduler: Scheduler,
+        policy: Policy,
+        table: CostTable | None,
+        metrics: Metrics,
+        step_log: StepLog,
+    ) -> None:
+        self.target, self.drafters = target, drafters
+        self.scheduler, self.policy, self.table = scheduler, policy, table
+        self.metrics, self.step_log = metrics, step_log
+
+    def step(self) -> bool:
+        """One step for everyone. False if nobody was there."""
+        self.drop_finished()
+        batch = self.scheduler.schedule()
+        if not batch:
+            return False
+        report = StepReport(batch=len(batch.decoding))
+        try:
+            drafts, draft_ids = self.draft(batch, report)
+            choice = self.prune(drafts, report)
+            result = self.verify(batch, choice, draft_ids, report)
+        except EngineError as error:
+            self.fail_all(batch, error)
+            return True
+        self.commit(batch, choice, drafts, draft_ids, result, report)
+        return True
+
+    def draft(self, batch: Batch, report: StepReport) -> tuple[Drafts, Array]:
+        """One call per drafter, for all its decoding sequences. Returns the drafts and their ids [B, D]."""
+        sequences = batch.decoding
+        limit = np.array([s.draft_limit if self.policy.drafts else 0 for s in sequences], dtype=np.int64)
+        depth = int(limit.max(initial=0))
+        ids = np.full((len(sequences), depth), NO_TOKEN, dtype=np.int32)
+        confidence = np.zeros((len(sequences), depth), dtype=np.float32)
+        groups: dict[str, list[int]] = defaultdict(list)
+        for i in np.flatnonzero(limit > 0):
+            groups[sequences[i].drafter].append(int(i))
+        predicted = 0.0
+        for name, members in groups.items():
+            group = [sequences[i] for i in members]
+            start = time.perf_counter()
+            try:
+                drafted = self.drafters[name].step(_drafter_step(group, depth))
+            except EngineError as error:
+                self.retire_drafter(name, group, error)
+                continue
+            report.draft_ms += (time.perf_counter() - start) * 1e3
+            report.draft_engine_ms += float(drafted.engine_ms[0])
+            ids[members], confidence[members] = drafted.draft_ids, drafted.confidence
+            predicted += self.table.draft_ms(name, len(members)) if self.table else 0.0
+        exists = np.logical_and.accumulate(ids != NO_TOKEN, axis=1).sum(axis=1)
+        available = np.minimum(exists, limit)
+        report.drafted = int(available.sum())
+        full = np.array([s.depth if limit[i] else 0 for i, s in enumerate(sequences)], dtype=np.int64)
+        return Drafts(confidence, available, full, predicted), ids
+
+    def prune(self, drafts: Drafts, report: StepReport) -> Choice:
+        """The budget decides how many drafts of each sequence are verified."""
+        start = time.perf_counter()
+        choice = self.policy.select(drafts) if len(drafts.available) else Choice(drafts.available, 0, 0.0, 0.0, 0.0)
+        report.select_ms = (time.perf_counter() - start) * 1e3
+        report.rows, report.rho, report.predicted_ms = choice.rows, choice.rho, choice.predicted_ms
+        report.kept, report.expected = int(choice.kept.sum()), choice.expected_tokens - len(drafts.available)
+        return choice
+
+    def verify(self, batch: Batch, choice: Choice, draft_ids: Array, report: StepReport) -> TargetResult:
+        """One call with the rows of all sequences: anchors with kept drafts, then prompt chunks."""
+        step = _target_step(batch, choice.kept, draft_ids)
+        start = time.perf_counter()
+        result = self.target.step(step)
+        report.verify_ms = (time.perf_counter() - start) * 1e3
+        report.verify_engine_ms = float(result.engine_ms[0])
+        return result
+
+    def commit(
+        self, batch: Batch, choice: Choice, drafts: Drafts, draft_ids: Array, result: TargetResult, report: StepReport
+    ) -> None:
+        """Append what the target emitted, answer the clients, free the slots of those who are done."""
+        features = np.split(result.features, row_starts(result.feature_count)[1:-1])
+        log_probs = np.split(result.log_probs, row_starts(result.log_prob_count)[1:-1])
+        finished = []
+        everyone = [*batch.decoding, *(chunk.sequence for chunk in batch.chunks)]
+        for i, sequence in enumerate(everyone):
+            if i < len(batch.decoding):
+                accepted = int(result.accepted[i])
+                sequence.cached += 1 + accepted
+                tokens = [*draft_ids[i, :accepted].tolist(), int(result.next_token[i])]
+            else:
+                rows = batch.chunks[i - len(batch.decoding)].rows
+                sequence.cached += rows
+                tokens = [] if sequence.prefilling else [int(result.next_token[i])]
+                report.prompt_rows += rows
+            if result.features.shape[1] and sequence.drafter:
+                sequence.features.append(features[i])
+            sequence.log_probs += log_probs[i].tolist()
+            if tokens and sequence.output_length == 0:
+                self.metrics.observe("angelspec_time_to_first_token_s", time.monotonic() - sequence.arrived)
+            used, reason = append(sequence, tokens)
+            report.emitted += used
+            if i < len(batch.decoding):
+                accepted = min(used, len(tokens) - 1)  # drafts after the end were not needed
+                report.accepted += accepted
+                sequence.stats.record(int(drafts.available[i]), int(choice.kept[i]), accepted, used)
+            emit(sequence, reason)
+            if reason:
+                finished.append(sequence)
+        self.release(finished)
+        self.metrics.add("angelspec_requests_finished_total", len(finished))
+        report.finish(self.metrics, self.scheduler)
+        self.step_log.write(report)
+
+    def drop_finished(self) -> None:
+        """Between steps: sequences whose client left, whose time is over, or that were told to stop."""
+        now = time.monotonic()
+        gone = [s for s in self.scheduler.running if s.is_over(now)]
+        waiting = self.scheduler.remove_waiting(lambda s: s.is_over(now))
+        for sequence in (*gone, *waiting):
+            if sequence.is_cancelled:
+                sequence.responder.fail(RequestError("request was cancelled", "CANCELLED"))
+                self.metrics.add("angelspec_requests_cancelled_total")
+            else:
+                sequence.responder.fail(
+                    RequestError("deadline exceeded before the request was finished", "UNAVAILABLE")
+                )
+                self.metrics.add("angelspec_requests_failed_total")
+        self.release(gone)
+
+    def fail_all(self, batch: Batch, error: EngineError) -> None:
+        """The verify call failed: its requests fail with the engine's message, nothing else does."""
+        log.error("verify failed: %s", error)
+        sequences = [*batch.decoding, *(chunk.sequence for chunk in batch.chunks)]
+        for sequence in sequences:
+            sequence.responder.fail(RequestError(f"target engine failed: {error}", "INTERNAL"))
+        self.metrics.add("angelspec_requests_failed_total", len(sequences))
+        self.release(sequences)
+
+    def retire_drafter(self, name: str, group: list[Sequence], error: EngineError) -> None:
+        """A drafter only makes things faster: without it its sequences decode plainly."""
+        log.error("%s failed, %d sequences go on without drafts: %s", name, len(group), error)
+        self.metrics.add("angelspec_drafter_failures_total")
+        for sequence in group:
+            sequence.drafter, sequence.features = "", []
+
+    def release(self, sequences: list[Sequence]) -> None:
+        """Free the slots here and in the engines."""
+        if not sequences:
+            return
+        engines = [(self.target, [s.slot for s in sequences])]
+        for name, drafter in self.drafters.items():
+            engines.append((drafter, [s.slot for s in sequences if s.drafter == name]))  # type: ignore[arg-type]
+        for engine, slots in engines:
+            if slots:
+                try:
+                    engine.release(np.array(slots, dtype=np.int32))
+                except EngineError as error:  # the next sequence in the slot starts at length 0 anyway
+                    log.warning("release failed: %s", error)
+        for sequence in sequences:
+            self.scheduler.finish(sequence)
+
+
+def _drafter_step(group: list[Sequence], depth: int) -> DrafterStep:
+    past = [s.drafter_cached for s in group]
+    contexts = [s.take_context() for s in group]
+    width = max(features.shape[1] for features, _ in contexts)
+    counts = [len(following) for _, following in contexts]
+    return DrafterStep(
+        slot=np.array([s.slot for s in group], dtype=np.int32),
+        past_length=np.array(past, dtype=np.int32),
+        context_count=np.array(counts, dtype=np.int32),
+        features=np.concatenate([f for f, _ in contexts]) if width else np.zeros((sum(counts), 0), dtype=np.float32),
+        token_ids=np.array([t for _, following in contexts for t in following], dtype=np.int32),
+        anchor=np.array([s.anchor for s in group], dtype=np.int32),
+        depth=np.array([depth], dtype=np.int32),
+        temperature=np.array([s.params.temperature for s in group], dtype=np.float32),
+        top_k=np.array([s.params.top_k for s in group], dtype=np.int32),
+        top_p=np.array([s.params.top_p for s in group], dtype=np.float32),
+        seed=np.array([s.params.seed for s in group], dtype=np.uint64),
+    )
+
+
+def _target_step(batch: Batch, kept: Array, draft_ids: Array) -> TargetStep:
+    rows: list[list[int]] = []
+    for i, sequence in enumerate(batch.decoding):
+        rows.append([sequence.anchor, *draft_ids[i, : kept[i]].tolist()])
+    for sequence, count in batch.chunks:
+        rows.append(sequence.tokens[sequence.cached : sequence.cached + count])
+    sequences = [*batch.decoding, *(chunk.sequence for chunk in batch.chunks)]
+    sample = [True] * len(batch.decoding) + [s.cached + n == s.prompt_length for s, n in batch.chunks]
+    return TargetStep(
+        **columns([s.params for s in sequences], [s.prompt_length for s in sequences]),
+        slot=np.array([s.slot for s in sequences], dtype=np.int32),
+        past_length=np.array([s.cached for s in sequences], dtype=np.int32),
+        row_count=np.array([len(r) for r in rows], dtype=np.int32),
+        sample=np.array(sample, dtype=np.bool_),
+        draft_count=np.concatenate([kept, np.zeros(len(batch.chunks), dtype=np.int64)]).astype(np.int32),
+        token_ids=np.array([t for r in rows for t in r], dtype=np.int32),
+    )

@@ -1,0 +1,134 @@
+"""One request's state while it is served; everything that can be derived is derived."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from python_backend.coordinator.request import RequestError
+from python_backend.coordinator.stream import TextStream
+from python_backend.protocol import Array, Tensors
+from python_backend.sampling.params import SamplingParams
+
+NO_SLOT = -1
+
+
+class Responder(Protocol):
+    """Where a request's answers go. Called from the loop's thread; must not block on the client."""
+
+    def send(self, outputs: Tensors, final: bool) -> None: ...
+
+    def fail(self, error: RequestError) -> None: ...
+
+    def is_cancelled(self) -> bool: ...
+
+
+@dataclass
+class SpeculationStats:
+    """What speculation did for one request."""
+
+    steps: int = 0  # verify passes that decoded
+    emitted: int = 0  # tokens of those passes
+    drafted: int = 0
+    kept: int = 0
+    accepted: int = 0
+    accepted_at: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # [D]
+
+    def record(self, drafted: int, kept: int, accepted: int, emitted: int) -> None:
+        self.steps += 1
+        self.emitted += emitted
+        self.drafted += drafted
+        self.kept += kept
+        self.accepted += accepted
+        if accepted > len(self.accepted_at):
+            self.accepted_at = np.pad(self.accepted_at, (0, accepted - len(self.accepted_at)))
+        self.accepted_at[:accepted] += 1
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Tokens emitted per decoding pass, the target's own included."""
+        return self.emitted / self.steps if self.steps else 0.0
+
+    def summary(self) -> dict[str, object]:
+        return {
+            "mean_acceptance_length": round(self.mean_acceptance_length, 4),
+            "num_drafts": self.steps,
+            "num_draft_tokens": self.drafted,
+            "num_kept_tokens": self.kept,
+            "num_accepted_tokens": self.accepted,
+            "acceptance_per_position": [round(float(n) / self.steps, 4) for n in self.accepted_at],
+        }
+
+
+@dataclass(eq=False)
+class Sequence:
+    """tokens = prompt + output; the last one, the anchor, is not in the target's KV while decoding."""
+
+    request_id: str
+    tokens: list[int]
+    prompt_length: int
+    max_tokens: int
+    params: SamplingParams
+    depth: int  # drafts per step; 0 = plain decoding
+    drafter: str  # Triton model that drafts for it; "" once it failed
+    workload: str
+    stream: bool
+    echo: str  # text sent before the output
+    text: TextStream
+    responder: Responder
+    deadline: float  # time.monotonic()
+
+    slot: int = NO_SLOT
+    cached: int = 0  # committed rows in the target's KV
+    drafter_cached: int = 0  # rows of them that the drafter has seen
+    features: list[Array] = field(default_factory=list)  # [c, F] pieces of rows drafter_cached..cached
+    log_probs: list[float] = field(default_factory=list)
+    stats: SpeculationStats = field(default_factory=SpeculationStats)
+    told_to_stop: bool = False
+    sent: int = 0  # output tokens that the client has
+    arrived: float = field(default_factory=time.monotonic)
+
+    @property
+    def prefilling(self) -> bool:
+        return self.cached < self.prompt_length
+
+    @property
+    def output_length(self) -> int:
+        return len(self.tokens) - self.prompt_length
+
+    @property
+    def remaining(self) -> int:
+        """Output tokens it may still emit."""
+        return self.max_tokens - self.output_length
+
+    @property
+    def anchor(self) -> int:
+        return self.tokens[-1]
+
+    @property
+    def draft_limit(self) -> int:
+        """Drafts worth verifying: one more token than accepted drafts is emitted."""
+        return min(self.depth, self.remaining - 1) if self.drafter else 0
+
+    @property
+    def is_cancelled(self) -> bool:
+        return self.told_to_stop or self.responder.is_cancelled()
+
+    def is_over(self, now: float) -> bool:
+        """Nobody waits for it any more, or its time is up."""
+        return now > self.deadline or self.is_cancelled
+
+    @property
+    def end_ids(self) -> tuple[int, ...]:
+        return self.params.end_ids
+
+    def take_context(self) -> tuple[Array, list[int]]:
+        """(features [C, F], the C tokens that follow them) of the rows that the drafter has not seen."""
+        following = self.tokens[self.drafter_cached + 1 : self.cached + 1]
+        features = np.concatenate(self.features) if self.features else np.zeros((0, 0), dtype=np.float32)
+        self.drafter_cached, self.features = self.cached, []
+        return features, following

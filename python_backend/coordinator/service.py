@@ -1,0 +1,269 @@
+"""The coordinator as its host sees it: start, submit, cancel, shut down."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from typing import Any
+
+from python_backend.budget import cost_table, profile
+from python_backend.budget.cost_table import CostTable
+from python_backend.budget.policies import build_policy
+from python_backend.coordinator import handshake, request
+from python_backend.coordinator.handshake import StartupError
+from python_backend.coordinator.loop import DecodeLoop
+from python_backend.coordinator.metrics import Metrics
+from python_backend.coordinator.report import StepLog
+from python_backend.coordinator.request import Fields, RequestError, invalid
+from python_backend.coordinator.router import route
+from python_backend.coordinator.scheduler import Scheduler
+from python_backend.coordinator.sequence import Responder, Sequence
+from python_backend.coordinator.stream import TextStream
+from python_backend.coordinator.text import TextCodec
+from python_backend.engines.base import DrafterEngine, TargetEngine
+from python_backend.protocol import Description, Tensors
+from python_backend.sampling.params import SamplingParams
+from python_backend.settings import Settings
+
+log = logging.getLogger(__name__)
+
+IDLE_WAIT_S = 0.02  # how soon an idle loop notices a client that left the queue
+
+
+class Service:
+    """Owns the loop's thread. `submit` and `cancel` may be called from any thread."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        target: TargetEngine,
+        drafters: dict[str, DrafterEngine],
+        codec: TextCodec,
+        metrics: Metrics,
+    ) -> None:
+        self._settings, self._target, self._drafters = settings, target, drafters
+        self._codec, self.metrics = codec, metrics
+        wanted = settings.coordinator
+        self._scheduler = Scheduler(wanted.max_sequences, wanted.max_queue, wanted.prefill_rows)
+        self._wake = threading.Event()
+        self._started = threading.Event()
+        self._startup_error: StartupError | None = None
+        self._draining = self._stopped = False
+        self._vocabulary_size = 0
+        self._table: CostTable | None = None
+        self._loop: DecodeLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="decode-loop", daemon=True)
+
+    def start(self) -> None:
+        """Check the engines, measure the cost table, then serve; all on the loop's own thread."""
+        self._thread.start()
+
+    def wait_started(self, timeout_s: float | None = None) -> None:
+        """Block until requests are served. Raises StartupError with the reason they never will be."""
+        if not self._started.wait(timeout_s):
+            raise StartupError(f"start-up is not done after {timeout_s} s")
+        if self._startup_error:
+            raise self._startup_error
+
+    def submit(
+        self,
+        tensors: Tensors,
+        parameters: dict[str, Any],
+        responder: Responder,
+        request_id: str,
+        timeout_s: float = 0.0,
+    ) -> None:
+        """Queue a request; every outcome goes through the responder. timeout_s 0 = the settings' deadline."""
+        try:
+            fields = request.parse(tensors, parameters)
+            if fields.stop:
+                self.cancel(request_id)
+                raise RequestError("stopped on request", "CANCELLED")
+            self._check_serving()
+            self._scheduler.submit(self._sequence(fields, responder, request_id, timeout_s))
+        except RequestError as error:
+            self.metrics.add("angelspec_requests_failed_total")
+            responder.fail(error)
+            return
+        self.metrics.add("angelspec_requests_total")
+        self._wake.set()
+
+    def cancel(self, request_id: str) -> None:
+        """Stop the requests of this id within a step; unknown ids are no error."""
+        for sequence in self._scheduler.find(request_id) if request_id else ():
+            sequence.told_to_stop = True
+        self._wake.set()
+
+    def set_policy(self, name: str) -> None:
+        """Change the budget policy between two steps. Raises RequestError where that is not allowed or unknown."""
+        if not self._settings.coordinator.allow_control:
+            raise invalid("control requests are off: set coordinator.allow_control")
+        self.wait_started()
+        if self._loop is None or name not in ("off", "fixed", "dcut"):
+            raise invalid(f"policy is '{name}': expected off, fixed or dcut")
+        self._loop.policy = build_policy(name, self._settings.budget, self._table)  # type: ignore[arg-type]
+
+    def shutdown(self) -> None:
+        """Refuse new requests, let the running ones finish within `drain_s`, then stop the thread."""
+        self._draining = True
+        deadline = time.monotonic() + self._settings.coordinator.drain_s
+        while self._busy() and self._thread.is_alive() and time.monotonic() < deadline:
+            time.sleep(IDLE_WAIT_S)
+        self._stopped = True
+        self._wake.set()
+        self._thread.join()
+
+    def _busy(self) -> bool:
+        return bool(self._scheduler.running or self._scheduler.waiting)
+
+    def _run(self) -> None:
+        try:
+            self._loop = self._prepare()
+        except Exception as error:
+            log.exception("start-up failed")
+            self._startup_error = (
+                error if isinstance(error, StartupError) else StartupError(f"start-up failed: {error}")
+            )
+            self._refuse_all(RequestError(f"not serving: {self._startup_error}", "UNAVAILABLE"))
+            return
+        finally:
+            self._started.set()
+        self.metrics.set("angelspec_ready", 1)
+        while not self._stopped:
+            self._wake.clear()
+            try:
+                if not self._loop.step():
+                    self._wake.wait(IDLE_WAIT_S if self._busy() else None)
+            except Exception as error:  # a bug here must not leave clients waiting for ever
+                log.exception("decode step failed")
+                self._refuse_all(RequestError(f"decode step failed: {error}", "INTERNAL"))
+        self._refuse_all(RequestError("server is shutting down", "UNAVAILABLE"))
+
+    def _prepare(self) -> DecodeLoop:
+        target = self._target.describe()
+        drafters = {name: drafter.describe() for name, drafter in self._drafters.items()}
+        handshake.check(self._settings, target, drafters)
+        self._vocabulary_size = target.vocabulary_size
+        self._table = self._cost_table(target, drafters)
+        policy = build_policy(self._settings.budget.policy, self._settings.budget, self._table)
+        return DecodeLoop(
+            self._target,
+            self._drafters,
+            self._scheduler,
+            policy,
+            self._table,
+            self.metrics,
+            StepLog(self._settings.coordinator.step_log),
+        )
+
+    def _cost_table(self, target: Description, drafters: dict[str, Description]) -> CostTable | None:
+        """The saved table of these very engines, else a fresh one. None where no policy could need it."""
+        wanted, budget = self._settings.coordinator, self._settings.budget
+        if not (budget.policy == "dcut" or wanted.allow_control) or wanted.depth == 0:
+            return None
+        context = min(budget.profile_context, wanted.max_length - wanted.depth - 1)
+        mark = cost_table.fingerprint(
+            target,
+            drafters,
+            slots=wanted.max_sequences,
+            depth=wanted.depth,
+            context=context,
+            repeats=budget.profile_repeats,
+        )
+        path = cost_table.table_path(self._settings.cache_dir / "cost_tables", mark)
+        if budget.profile_reuse and (saved := cost_table.load(path)):
+            log.info("cost table reused: %s", path)
+            return saved
+        log.info("profiling the cost table: %d sequences, depth %d", wanted.max_sequences, wanted.depth)
+        start = time.monotonic()
+        table = profile.profile(
+            self._target,
+            self._drafters,
+            wanted.max_sequences,
+            wanted.depth,
+            context,
+            budget.profile_repeats,
+            _log_progress,
+        )
+        cost_table.save(table, mark, path)
+        log.info("cost table profiled in %.1f s: %s", time.monotonic() - start, path)
+        return table
+
+    def _check_serving(self) -> None:
+        if self._draining:
+            raise RequestError("server is shutting down", "UNAVAILABLE")
+        if self._startup_error:
+            raise RequestError(f"not serving: {self._startup_error}", "UNAVAILABLE")
+
+    def _sequence(self, fields: Fields, responder: Responder, request_id: str, timeout_s: float) -> Sequence:
+        limits = self._settings.coordinator
+        tokens, prompt_text = self._prompt(fields)
+        if len(tokens) >= limits.max_length:
+            raise invalid(f"prompt has {len(tokens)} tokens, the limit is {limits.max_length - 1}")
+        workload = route(prompt_text) if fields.workload == "auto" else fields.workload
+        depth = limits.depth if fields.num_draft_tokens is None else min(fields.num_draft_tokens, limits.depth)
+        return Sequence(
+            request_id=request_id,
+            tokens=tokens,
+            prompt_length=len(tokens),
+            max_tokens=min(fields.max_tokens or limits.default_max_tokens, limits.max_length - len(tokens)),
+            params=self._sampling(fields),
+            depth=depth,
+            drafter=self._settings.drafter_of(workload) if depth else "",
+            workload=workload,
+            stream=fields.stream,
+            echo="" if fields.exclude_input_in_output else prompt_text,
+            text=TextStream(self._codec.decode, fields.stop_words),
+            responder=responder,
+            deadline=time.monotonic() + (timeout_s or limits.deadline_s),
+        )
+
+    def _prompt(self, fields: Fields) -> tuple[list[int], str]:
+        """(tokens, text) of the one prompt that was given."""
+        given = [name for name in ("text_input", "messages", "input_ids") if getattr(fields, name) is not None]
+        if len(given) != 1:
+            raise invalid(f"give exactly one of text_input, messages and input_ids; got {given or 'none'}")
+        if fields.messages is not None:
+            tokens = self._codec.render(request.parse_messages(fields.messages), fields.thinking)
+            text = self._codec.decode(tokens)
+        elif fields.input_ids is not None:
+            tokens = list(fields.input_ids)
+            if wrong := [t for t in tokens if self._vocabulary_size and not 0 <= t < self._vocabulary_size]:
+                raise invalid(f"input_ids holds {wrong[0]}, the vocabulary has {self._vocabulary_size} tokens")
+            text = self._codec.decode(tokens)
+        else:
+            text = fields.text_input or ""
+            tokens = self._codec.encode(text)
+        if not tokens:
+            raise invalid(f"{given[0]} is empty")
+        return tokens, text
+
+    def _sampling(self, fields: Fields) -> SamplingParams:
+        end_ids = self._codec.end_ids if fields.end_id is None else (fields.end_id,) if fields.end_id >= 0 else ()
+        return SamplingParams(
+            temperature=fields.temperature,
+            top_k=fields.top_k,
+            top_p=fields.top_p,
+            min_p=fields.min_p,
+            repetition_penalty=fields.repetition_penalty,
+            presence_penalty=fields.presence_penalty,
+            frequency_penalty=fields.frequency_penalty,
+            seed=request.fresh_seed() if fields.seed is None else fields.seed,
+            min_tokens=fields.min_tokens,
+            end_ids=end_ids,
+            bad_words=tuple(ids for word in fields.bad_words for ids in self._codec.encode_banned(word)),
+            return_log_probs=fields.return_log_probs,
+        )
+
+    def _refuse_all(self, error: RequestError) -> None:
+        waiting = self._scheduler.remove_waiting(lambda _: True)
+        for sequence in (*self._scheduler.running, *waiting):
+            sequence.responder.fail(error)
+            self.metrics.add("angelspec_requests_failed_total")
+        for sequence in list(self._scheduler.running):
+            self._scheduler.finish(sequence)
+
+
+def _log_progress(done: int, total: int) -> None:
+    log.info("profiling %d/%d", done, total)
