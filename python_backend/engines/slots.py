@@ -1,0 +1,77 @@
+"""Which rows each KV slot holds, and the checks of a step against them; shared by all target engines."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from python_backend.protocol import Array, ProtocolError, TargetStep
+from python_backend.sampling.history import TokenHistory
+
+
+class Slots:
+    """Committed length and token history of every slot. A slot is opened by a step with past_length 0."""
+
+    def __init__(self, slots: int, max_length: int, vocabulary_size: int) -> None:
+        self.count = slots
+        self.max_length = max_length
+        self.vocabulary_size = vocabulary_size
+        self.stored: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
+        self.history = TokenHistory(slots, max_length)
+
+    def begin(self, step: TargetStep) -> None:
+        """Check a step, roll its slots back to past_length and note its tokens.
+
+        Raises ProtocolError naming the tensor, the value and the limit; nothing has changed then.
+        """
+        self.check(step)
+        self.stored[step.slot] = step.past_length
+        self.history.write(step)
+
+    def commit(self, step: TargetStep, accepted: Array) -> npt.NDArray[np.int32]:
+        """[B] rows that the step adds to each slot: its prompt rows or anchor, and the accepted drafts."""
+        committed = (step.row_count - step.draft_count + accepted).astype(np.int32)
+        self.stored[step.slot] = step.past_length + committed
+        return committed
+
+    def release(self, slot: Array) -> None:
+        """Empty the slots. Raises ProtocolError for a slot that does not exist."""
+        self._check_known(slot)
+        self.stored[slot] = 0
+
+    def check(self, step: TargetStep) -> None:
+        """Raise ProtocolError where a step breaks the contract."""
+        step.check()
+        self._check_known(step.slot)
+        slot, repeats = np.unique(step.slot, return_counts=True)
+        if (repeats > 1).any():
+            raise ProtocolError(f"tensor 'slot' names slot {slot[repeats > 1][0]} twice in one step, limit once")
+        stored = self.stored[step.slot]
+        i = _first(step.past_length > stored)
+        if i is not None:
+            raise ProtocolError(
+                f"tensor 'past_length' is {step.past_length[i]} for slot {step.slot[i]}, limit {stored[i]}: "
+                "more than the slot holds"
+            )
+        ends = step.past_length.astype(np.int64) + step.row_count
+        i = _first(ends > self.max_length)
+        if i is not None:
+            raise ProtocolError(
+                f"tensor 'row_count' is {step.row_count[i]} for slot {step.slot[i]} after {step.past_length[i]} "
+                f"rows, limit {self.max_length} in all"
+            )
+        i = _first((step.token_ids < 0) | (step.token_ids >= self.vocabulary_size))
+        if i is not None:
+            raise ProtocolError(
+                f"tensor 'token_ids' is {step.token_ids[i]} in row {i}, limit 0 to {self.vocabulary_size - 1}"
+            )
+
+    def _check_known(self, slot: Array) -> None:
+        i = _first((slot < 0) | (slot >= self.count))
+        if i is not None:
+            raise ProtocolError(f"tensor 'slot' is {slot[i]} for sequence {i}, limit 0 to {self.count - 1}")
+
+
+def _first(wrong: npt.NDArray[np.bool_]) -> int | None:
+    """Index of the first true entry."""
+    return int(wrong.argmax()) if wrong.any() else None

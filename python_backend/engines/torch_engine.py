@@ -1,0 +1,104 @@
+"""The PyTorch target engine: the readable reference that every other engine is compared with."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from python_backend.engines.checkpoint import weights_sha256
+from python_backend.engines.decoder import load_weights, read_config
+from python_backend.engines.slots import Slots
+from python_backend.engines.torch_attention import KvCache, plan, slot_order
+from python_backend.engines.torch_network import Decoder
+from python_backend.protocol import Array, Description, TargetResult, TargetStep, row_starts
+from python_backend.sampling.verify import accept, logit_rows
+from python_backend.settings import CoordinatorSettings, TargetSettings
+
+
+class TorchEngine:
+    """A `TargetEngine` over a local checkpoint folder, on a CPU or a CUDA device."""
+
+    def __init__(self, folder: Path, target: TargetSettings, coordinator: CoordinatorSettings) -> None:
+        torch.set_num_threads(target.threads or len(os.sched_getaffinity(0)))
+        config = read_config(folder)
+        check_fits(config.max_position, config.layers, target, coordinator)
+        self.target = target
+        self.folder = folder
+        self.sha256 = weights_sha256(folder)
+        self.dtype: torch.dtype = getattr(torch, target.dtype)
+        self.network = Decoder(config, load_weights(folder), self.dtype, target.device)
+        self.slots = Slots(coordinator.max_sequences, coordinator.max_length, config.vocabulary_size)
+        self.cache = KvCache(
+            config.layers,
+            self.slots.count,
+            config.kv_heads,
+            self.slots.max_length,
+            config.head_dim,
+            self.dtype,
+            target.device,
+        )
+
+    def describe(self) -> Description:
+        config = self.network.config
+        return Description(
+            name=self.folder.name,
+            role="target",
+            engine="torch",
+            engine_version=torch.__version__,
+            dtype=self.target.dtype,
+            device=self.target.device,
+            weights_sha256=self.sha256,
+            vocabulary_size=config.vocabulary_size,
+            slots=self.slots.count,
+            max_length=self.slots.max_length,
+            feature_layers=self.target.feature_layers,
+            feature_size=len(self.target.feature_layers) * config.hidden_size,
+        )
+
+    @torch.inference_mode()
+    def step(self, step: TargetStep) -> TargetResult:
+        """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
+        self.slots.begin(step)
+        group = self.network.config.heads // self.network.config.kv_heads
+        order = slot_order(step)
+        place = np.argsort(order)  # where each packed row went
+        result = self.network.forward(
+            plan(step, group, self.dtype, self.target.device), self.cache, self.target.feature_layers
+        )
+        logits = self.network.head(result.hidden[place[logit_rows(step)]]).float().cpu().numpy()
+        acceptance = accept(step, logits, self.slots.history)
+        committed = self.slots.commit(step, acceptance.accepted)
+        rows = place[committed_rows(step, committed)]
+        features = [captured[rows].float().cpu().numpy() for captured in result.captured]
+        return TargetResult(
+            accepted=acceptance.accepted,
+            next_token=acceptance.next_token,
+            feature_count=committed if features else np.zeros_like(committed),
+            features=np.concatenate(features, axis=1) if features else np.zeros((0, 0), dtype=np.float32),
+            log_prob_count=acceptance.log_prob_count,
+            log_probs=acceptance.log_probs,
+        )
+
+    def release(self, slot: Array) -> None:
+        self.slots.release(slot)
+
+
+def committed_rows(step: TargetStep, committed: Array) -> npt.NDArray[np.int64]:
+    """[C] packed rows that were committed: the first committed[i] of each sequence."""
+    starts = row_starts(step.row_count)
+    return np.concatenate([np.arange(start, start + n) for start, n in zip(starts[:-1], committed, strict=True)])
+
+
+def check_fits(max_position: int, layers: int, target: TargetSettings, coordinator: CoordinatorSettings) -> None:
+    """Raise ValueError where the settings ask for more than the model has."""
+    if coordinator.max_length > max_position:
+        raise ValueError(
+            f"coordinator.max_length is {coordinator.max_length}, limit {max_position}: the positions of "
+            f"'{target.checkpoint}'"
+        )
+    if wrong := [i for i in target.feature_layers if not 0 <= i <= layers]:
+        raise ValueError(f"target.feature_layers names layer {wrong[0]}, limit 0 to {layers} (the final norm's output)")
