@@ -20,7 +20,7 @@ from clients.wire import Answer, NoServerError, ServerError
 with suppress(ImportError):
     import readline  # noqa: F401  line editing and history at the prompt
 
-PROMPT = "[bold cyan]you ›[/] "
+PROMPT = "you › "
 HELP = "[dim]/reset forgets the conversation, /stats shows how drafting goes, /quit leaves; Ctrl-C stops an answer[/]"
 
 Ask = Callable[[dict[str, Any]], Chunks]
@@ -105,7 +105,9 @@ def stats_table(answers: list[Answer]) -> Table:
     table.add_row("answers", str(len(answers)))
     table.add_row("tokens", str(tokens))
     table.add_row("tokens/s", f"{tokens / seconds:.1f}" if seconds else "-")
-    table.add_row("mean acceptance length", f"{speculation.mean_acceptance_length:.2f}")
+    table.add_row(
+        "mean acceptance length", f"{speculation.mean_acceptance_length:.2f}" if speculation.num_drafts else "-"
+    )
     table.add_row("drafted, kept after pruning, accepted", drafting(speculation))
     return table
 
@@ -119,13 +121,12 @@ def lines(console: Console) -> Iterator[str]:
     """The user's lines, from the keyboard or a pipe; ends with the input, Ctrl-D, or Ctrl-C at the prompt."""
     if not sys.stdin.isatty():
         for line in sys.stdin:
-            console.print(f"{PROMPT}", end="")
-            console.out(line.rstrip("\n"), highlight=False)
+            console.out(PROMPT + line.rstrip("\n"), highlight=False)
             yield line
         return
     with suppress(EOFError, KeyboardInterrupt):
         while True:
-            yield console.input(PROMPT)
+            yield input(PROMPT)
 
 
 def main(
@@ -154,7 +155,7 @@ def main(
         system=system,
     )
     with trouble_reported():
-        console.print(HELP)
+        console.print(HELP, highlight=False)
         for line in lines(console):
             if not chat.handle(line):
                 break

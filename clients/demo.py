@@ -37,8 +37,8 @@ WARM_UP_TOKENS = 8
 
 HONEST_LINE = (
     "Same target model, greedy, one request at a time, the two modes in turn on this machine. It shows that the tokens "
-    "do not change, and the gain for these three prompts on this hardware. It is no benchmark: a drafter pays where the "
-    "text repeats itself, and a larger target or a loaded server gives other numbers (`make load-test`)."
+    "do not change, and the gain for these prompts on this hardware. It is no benchmark: a drafter pays where the "
+    "text repeats itself, and a larger target or a busy server gives other numbers (`make load-test`)."
 )
 
 
