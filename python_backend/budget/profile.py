@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 
@@ -50,14 +51,14 @@ def profile(
             curve = []
             for fraction in FRACTIONS:
                 step = _verify_step(batch, round(fraction * batch * depth), context_length, tokens)
-                curve.append(_median_ms(lambda s=step: target.step(s), repeats))  # type: ignore[misc]
+                curve.append(_median_ms(partial(target.step, step), repeats))
                 progress(done := done + 1, total)
             verify.append(monotone(curve))
             for name, drafter in drafters.items():
                 times = []
                 for _ in range(WARM_UP + repeats):
                     draft_step = _draft_step(batch, feature_size, depth, tokens)
-                    times.append(_ms(lambda s=draft_step, d=drafter: d.step(s)))  # type: ignore[misc]
+                    times.append(_ms(partial(drafter.step, draft_step)))
                     drafter.release(everything)
                 draft[name].append(statistics.median(times[WARM_UP:]))
                 progress(done := done + 1, total)
@@ -119,7 +120,7 @@ def _draft_step(batch: int, feature_size: int, depth: int, tokens: Array) -> Dra
         context_count=np.full(batch, context, dtype=np.int32),
         features=np.zeros((batch * context, feature_size), dtype=np.float32),
         token_ids=tokens[: batch * context].astype(np.int32),
-        anchor=tokens[:batch].astype(np.int32),
+        anchor=tokens[context - 1 : batch * context : context].astype(np.int32),
         depth=np.array([depth], dtype=np.int32),
         temperature=np.zeros(batch, dtype=np.float32),
         top_k=np.zeros(batch, dtype=np.int32),

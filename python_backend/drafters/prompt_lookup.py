@@ -106,7 +106,7 @@ class PromptLookup:
             self._contexts[s] = SlotContext()
 
     def _append(self, slot: int, past: int, tokens: list[int]) -> SlotContext:
-        """The context of a slot with new tokens. Length 0 starts a new sequence; other rollback is a broken contract."""
+        """The context of a slot, new tokens appended. Length 0 starts a new sequence; no other rollback exists."""
         if not 0 <= slot < self._slots:
             raise ProtocolError(f"tensor 'slot' is {slot}, limit {self._slots - 1}")
         if past == 0:

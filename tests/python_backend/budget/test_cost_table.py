@@ -1,0 +1,77 @@
+"""The table interpolates, is monotone, and is reused only where nothing changed."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from python_backend.budget import cost_table
+from python_backend.budget.cost_table import CostTable, monotone
+from python_backend.budget.policies import build_policy
+from python_backend.budget.profile import profile
+from python_backend.settings import BudgetSettings
+from tests.toy import ToyDrafter, ToyTarget
+
+TABLE = CostTable(
+    depth=4,
+    context_length=16,
+    batch_sizes=(1, 2, 8),
+    fractions=(0.0, 0.5, 1.0),
+    verify=((10, 12, 20), (14, 18, 26), (40, 60, 100)),
+    draft={"drafter_toy": (1.0, 1.5, 4.0)},
+)
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows", "expected"),
+    [
+        (1, 1, 10),
+        (1, 5, 20),
+        (1, 4, 16),
+        (2, 6, 18),
+        (5, 25, (26 + 100) / 2),
+        (8, 40, 100),
+        (16, 80, 200),
+        (1, 7, 28),  # beyond the last fraction the last slope goes on: 8 ms per half depth
+    ],
+)
+def test_verify_time_is_interpolated(batch, rows, expected):
+    assert TABLE.verify_ms(batch, rows) == pytest.approx(expected)
+
+
+def test_draft_time_is_interpolated():
+    assert TABLE.draft_ms("drafter_toy", 0) == 0
+    assert TABLE.draft_ms("drafter_toy", 5) == pytest.approx((1.5 + 4.0) / 2)
+
+
+def test_more_rows_are_never_cheaper():
+    assert monotone([3.0, 2.0, 5.0, 4.0]) == (3.0, 3.0, 5.0, 5.0)
+
+
+def test_a_profile_goes_through_the_real_calls_and_leaves_no_slot_behind():
+    target, drafter = ToyTarget(slots=4), ToyDrafter(slots=4)
+    seen = []
+    table = profile(target, {"drafter_toy": drafter}, 4, 3, 8, 1, lambda done, total: seen.append((done, total)))
+    assert table.batch_sizes == (1, 2, 4)
+    assert seen[-1][0] == seen[-1][1] == len(seen)
+    assert (np.diff(np.array(table.verify), axis=1) >= 0).all()
+    assert not target.stored.any()
+    assert all(not tokens for tokens in drafter.tokens)
+    assert max(len(step.slot) for step in target.steps) == 4
+
+
+def test_a_saved_table_comes_back_and_another_machine_gets_another_file(tmp_path):
+    target = ToyTarget().describe()
+    mark = cost_table.fingerprint(target, {}, depth=4)
+    other = cost_table.fingerprint(dataclasses.replace(target, dtype="bfloat16"), {}, depth=4)
+    path = cost_table.table_path(tmp_path, mark)
+    cost_table.save(TABLE, mark, path)
+    assert cost_table.load(path) == TABLE
+    assert cost_table.table_path(tmp_path, other) != path
+    path.write_text("{")
+    assert cost_table.load(path) is None
+
+
+def test_dcut_without_a_table_is_refused():
+    with pytest.raises(ValueError, match="needs a cost table"):
+        build_policy("dcut", BudgetSettings(), None)

@@ -1,0 +1,175 @@
+"""What a client sees: streams, stops, limits, trouble; and that nothing is leaked."""
+
+import re
+import threading
+import time
+
+import pytest
+
+from tests.host import Letters, ask, settings_for, start, wait_until
+from tests.toy import ToyDrafter, ToyTarget, toy_decode
+
+
+@pytest.fixture
+def parts(tmp_path):
+    target, drafter = ToyTarget(), ToyDrafter()
+    service = start(settings_for(["drafter_toy"], cache_dir=tmp_path), target, {"drafter_toy": drafter})
+    yield service, target, drafter
+    service.shutdown()
+
+
+def idle(service):
+    return service._scheduler.free_slots == 8 and service._scheduler.waiting == 0
+
+
+PROMPT = [10, 20, 30, 40]
+EXPECTED = toy_decode(PROMPT, 60)
+
+
+def test_a_stream_adds_up_to_the_whole(parts):
+    service, *_ = parts
+    whole = ask(service, input_ids=PROMPT, max_tokens=30, end_id=-1).wait()
+    streamed = ask(service, input_ids=PROMPT, max_tokens=30, end_id=-1, stream=True).wait()
+    assert len(whole.chunks) == 1
+    assert len(streamed.chunks) > 3
+    assert (streamed.text, streamed.ids) == (whole.text, whole.ids)
+    assert whole.reason == streamed.reason == "length"
+
+
+def test_the_end_id_stops_and_is_not_output(parts):
+    service, *_ = parts
+    end = EXPECTED[9]
+    first = EXPECTED.index(end)
+    answer = ask(service, input_ids=PROMPT, max_tokens=40, end_id=end).wait()
+    assert answer.ids == EXPECTED[:first]
+    assert answer.reason == "stop"
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stop_string_is_cut_off_even_across_tokens(parts, length, stream):
+    service, *_ = parts
+    text = Letters().decode(EXPECTED)
+    word = text[12 : 12 + length]
+    answer = ask(service, input_ids=PROMPT, max_tokens=40, end_id=-1, stop_words=[word, "§§"], stream=stream).wait()
+    assert answer.text == text[: text.index(word)]
+    assert answer.reason == "stop"
+
+
+def test_a_cancelled_request_frees_its_slot_within_a_step(parts):
+    service, target, _ = parts
+    answer = ask(service, input_ids=PROMPT, max_tokens=200, end_id=-1, stream=True)
+    wait_until(lambda: answer.chunks)
+    answer.cancelled = True
+    steps = len(target.steps)
+    answer.wait()
+    assert answer.error.code == "CANCELLED"
+    wait_until(lambda: idle(service))
+    assert len(target.steps) <= steps + 2
+
+
+def test_stop_cancels_the_request_of_the_same_id(parts):
+    service, *_ = parts
+    answer = ask(service, "first", input_ids=PROMPT, max_tokens=200, end_id=-1, stream=True)
+    wait_until(lambda: answer.chunks)
+    assert ask(service, "first", stop=True).wait().error.code == "CANCELLED"
+    assert answer.wait().error.code == "CANCELLED"
+
+
+def test_a_failing_pass_fails_its_requests_and_nothing_else(parts):
+    service, target, _ = parts
+    target.poison = 94
+    poisoned = ask(service, input_ids=[94, 1], max_tokens=5).wait()
+    assert poisoned.error.code == "INTERNAL"
+    assert "poisoned" in str(poisoned.error)
+    wait_until(lambda: idle(service))
+    healthy = ask(service, input_ids=PROMPT, max_tokens=10, end_id=-1).wait()
+    assert healthy.ids == EXPECTED[:10]
+
+
+def test_a_failing_drafter_slows_down_and_fails_nobody(parts):
+    service, _, drafter = parts
+    drafter.fail = True
+    answer = ask(service, input_ids=PROMPT, max_tokens=20, end_id=-1).wait()
+    assert answer.error is None
+    assert answer.ids == EXPECTED[:20]
+    drafter.fail = False
+    assert ask(service, input_ids=PROMPT, max_tokens=20, end_id=-1).wait().ids == EXPECTED[:20]
+
+
+def test_four_times_more_requests_than_slots_are_all_answered_once(parts):
+    service, *_ = parts
+    answers = [ask(service, input_ids=[*PROMPT, i], max_tokens=12, end_id=-1) for i in range(32)]
+    for i, answer in enumerate(answers):
+        assert answer.wait().ids == toy_decode([*PROMPT, i], 12)
+        assert answer.finals == 1
+    wait_until(lambda: idle(service))
+
+
+def test_beyond_the_queue_bound_requests_are_refused_at_once(tmp_path):
+    settings = settings_for(["drafter_toy"], cache_dir=tmp_path, coordinator={"max_sequences": 2, "max_queue": 3})
+    service = start(settings, ToyTarget(slots=2), {"drafter_toy": ToyDrafter(slots=2)})
+    answers = [ask(service, input_ids=PROMPT, max_tokens=200, end_id=-1) for _ in range(12)]
+    refused = [a for a in answers if a.done.is_set() and a.error]
+    assert len(refused) >= 12 - 5 - 2  # two slots, three places, and those that a step took meanwhile
+    assert {a.error.code for a in refused} == {"UNAVAILABLE"}
+    assert "3 requests are waiting" in str(refused[0].error)
+    for answer in answers:
+        answer.wait()
+    service.shutdown()
+
+
+def test_a_deadline_ends_a_request(parts):
+    service, *_ = parts
+    answer = ask(service, timeout_s=0.05, input_ids=PROMPT, max_tokens=252, end_id=-1).wait()
+    assert answer.error.code == "UNAVAILABLE"
+    assert "deadline" in str(answer.error)
+
+
+def test_max_tokens_is_cut_to_what_fits(parts):
+    service, *_ = parts
+    answer = ask(service, input_ids=[5] * 250, max_tokens=2000, end_id=-1).wait()
+    assert (len(answer.ids), answer.reason) == (6, "length")
+
+
+@pytest.mark.parametrize(
+    ("inputs", "message"),
+    [
+        ({}, "exactly one"),
+        ({"text_input": ""}, "text_input is empty"),
+        ({"text_input": "a", "input_ids": [1]}, "exactly one"),
+        ({"input_ids": [1] * 256}, "prompt has 256 tokens, the limit is 255"),
+        ({"input_ids": [96]}, "input_ids holds 96, the vocabulary has 96"),
+        ({"text_input": "a", "max_tokens": 0}, "max_tokens is '0'"),
+        ({"text_input": "a", "max_tokens": -3}, "max_tokens is '-3'"),
+        ({"text_input": "a", "temperature": -0.5}, "temperature is '-0.5'"),
+        ({"text_input": "a", "temperature": float("nan")}, "temperature is 'nan'"),
+        ({"text_input": "a", "top_p": -0.1}, "top_p is '-0.1'"),
+        ({"text_input": "a", "top_p": 1.1}, "top_p is '1.1'"),
+        ({"text_input": "a", "beam_width": 2}, "beam_width is '2'"),
+        ({"text_input": b"\xff\xfe"}, "text_input is not valid UTF-8"),
+        ({"text_input": "a", "workload": "poetry"}, "workload is 'poetry'"),
+        ({"messages": "[1]"}, r"messages\[0\]"),
+        ({"messages": "{"}, "messages is not valid JSON"),
+        ({"messages": '[{"role": "robot", "content": "a"}]'}, "role 'robot'"),
+        ({"text_input": ["a", "b"]}, "text_input has 2 elements"),
+    ],
+)
+def test_bad_input_is_refused_with_name_value_and_limit(parts, inputs, message):
+    service, *_ = parts
+    answer = ask(service, **inputs).wait()
+    assert answer.error.code == "INVALID_ARG"
+    assert re.search(message, str(answer.error)), str(answer.error)
+    assert ask(service, input_ids=PROMPT, max_tokens=3, end_id=-1).wait().ids == EXPECTED[:3]
+
+
+def test_shutdown_lets_running_requests_finish_and_refuses_new_ones(parts):
+    service, *_ = parts
+    answer = ask(service, input_ids=PROMPT, max_tokens=40, end_id=-1)
+    thread = threading.Thread(target=service.shutdown)
+    thread.start()
+    time.sleep(0.01)
+    late = ask(service, input_ids=PROMPT, max_tokens=5).wait()
+    thread.join()
+    assert answer.wait().ids == EXPECTED[:40]
+    assert late.error.code == "UNAVAILABLE"
