@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from clients import options, report, wire
+from clients import options, report, transport, wire
 from clients.options import trouble_reported
 from clients.report import LoadTest, Run
 
@@ -147,6 +147,7 @@ def main(
     with trouble_reported():
         runs = list(plan(chosen(policies, list(POLICIES)), counts(concurrency), rounds, requests))
         entries = read_prompts(prompts)
+        transport.require_server(url)
         command = perf_analyzer_command(perf_analyzer)
         folder = output / time.strftime("%Y%m%d-%H%M%S")
         folder.mkdir(parents=True)

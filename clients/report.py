@@ -123,15 +123,18 @@ def table_of(title: str, points: Sequence[Point]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for p in points:
         failed = f"{p.failed}/{p.requested}"
-        table.add_row(
-            p.policy,
-            str(p.concurrency),
-            f"[red]{failed}[/]" if p.failed else failed,
+        measured = (
             f"{p.tokens_per_s:.1f}",
             f"{p.user_tokens_per_s:.1f}",
             f"{p.first_token_p50_ms:.0f}/{p.first_token_p95_ms:.0f}",
             f"{p.per_token_p50_ms:.1f}/{p.per_token_p95_ms:.1f}",
             f"{p.mean_acceptance_length:.2f}",
+        )
+        table.add_row(
+            p.policy,
+            str(p.concurrency),
+            f"[red]{failed}[/]" if p.failed else failed,
+            *(measured if p.output_tokens else ["-"] * len(measured)),
         )
     return table
 
@@ -182,6 +185,8 @@ def plot(title: str, points: Sequence[Point], path: Path) -> None:
 
 def report(console: Console, folder: Path) -> list[Point]:
     """Print the table of a load test's folder, write the plot and the summary into it."""
+    if not (folder / RUNS_FILE).is_file():
+        raise ValueError(f"{folder} is no folder of a load test: it has no {RUNS_FILE}")
     test = LoadTest.model_validate_json((folder / RUNS_FILE).read_text())
     points = points_of(test, folder)
     console.print(table_of(test.title, points))

@@ -49,6 +49,18 @@ def stream_grpc(settings: Settings, url: str = wire.GRPC_URL, timeout_s: float =
         client.close()
 
 
+def require_server(url: str = wire.GRPC_URL) -> None:
+    """Raise NoServerError where no server answers on gRPC, ServerError where one does that is not ready."""
+    client = triton_grpc.InferenceServerClient(url)
+    try:
+        if not client.is_model_ready(wire.MODEL, client_timeout=CONNECT_TIMEOUT_S):
+            raise ServerError(f"the server at {url} has no model '{wire.MODEL}' that is ready")
+    except InferenceServerException as error:
+        raise NoServerError(url) from error
+    finally:
+        client.close()
+
+
 def explain(error: InferenceServerException, url: str, timeout_s: float) -> ServerError:
     """A gRPC failure in the user's words. Only failures of the connection itself carry a status."""
     status = error.status()
@@ -88,7 +100,11 @@ def stream_http(settings: Settings, url: str = wire.HTTP_URL, timeout_s: float =
 
 def post(url: str, path: str, body: dict[str, Any], timeout_s: float) -> dict[str, Any]:
     with connection(url, timeout_s) as client:
-        return checked(client.post(path, json=body).json())
+        response = client.post(path, json=body)
+    try:
+        return checked(response.json())
+    except json.JSONDecodeError as error:
+        raise ServerError(f"{url} answered with status {response.status_code}: {response.text[:200]}") from error
 
 
 def checked(body: dict[str, Any]) -> dict[str, Any]:
@@ -109,7 +125,7 @@ def connection(url: str, timeout_s: float) -> Iterator[httpx.Client]:
         raise NoServerError(url) from error
     except httpx.TimeoutException as error:
         raise too_slow(timeout_s) from error
-    except (httpx.TransportError, json.JSONDecodeError) as error:
+    except httpx.TransportError as error:
         raise ServerError(f"the connection to {url} broke off: {error}") from error
 
 

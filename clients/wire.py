@@ -154,10 +154,15 @@ def chat_messages(*turns: tuple[str, str]) -> str:
 
 
 def as_list(name: str, value: Any) -> list[Any]:
-    """A setting's values. Raises ValueError for a setting that the server does not have."""
+    """A setting's values. Raises ValueError for a setting that the server does not have, or a number too large."""
     if name not in INPUTS:
         raise ValueError(f"'{name}' is not a setting; there are {', '.join(INPUTS)}")
-    return list(value) if name in LISTS else [value]
+    values = list(value) if name in LISTS else [value]
+    if INPUTS[name] in ("INT32", "UINT64"):
+        limits = np.iinfo(NUMPY_TYPES[INPUTS[name]])
+        if wrong := [number for number in values if not limits.min <= number <= limits.max]:
+            raise ValueError(f"{name} is {wrong[0]}: it must lie between {limits.min} and {limits.max}")
+    return values
 
 
 def encode_grpc(settings: Settings) -> list[triton_grpc.InferInput]:
@@ -176,7 +181,8 @@ def encode_grpc(settings: Settings) -> list[triton_grpc.InferInput]:
 
 def encode_generate(settings: Settings) -> dict[str, Any]:
     """JSON body for /generate and /generate_stream."""
-    return {name: as_list(name, value) if name in LISTS else value for name, value in settings.items()}
+    values = {name: as_list(name, value) for name, value in settings.items()}
+    return {name: value if name in LISTS else value[0] for name, value in values.items()}
 
 
 def encode_infer(settings: Settings) -> dict[str, Any]:
