@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy.typing as npt
 from python_backend.budget import dcut
 from python_backend.budget.cost_table import CostTable
 from python_backend.budget.dcut import Choice
-from python_backend.settings import BudgetSettings, PolicyName
+from python_backend.settings import BudgetSettings
 
 
 class Drafts(NamedTuple):
@@ -26,7 +27,7 @@ class Drafts(NamedTuple):
 class Policy(Protocol):
     """`drafts` false: the step makes no draft call at all."""
 
-    name: PolicyName
+    name: str
     drafts: bool
 
     def select(self, drafts: Drafts) -> Choice: ...
@@ -35,7 +36,7 @@ class Policy(Protocol):
 class Off:
     """Plain decoding."""
 
-    name: PolicyName = "off"
+    name = "off"
     drafts = False
 
     def select(self, drafts: Drafts) -> Choice:
@@ -46,7 +47,7 @@ class Off:
 class Fixed:
     """Every sequence at its full depth."""
 
-    name: PolicyName = "fixed"
+    name = "fixed"
     drafts = True
 
     def select(self, drafts: Drafts) -> Choice:
@@ -60,7 +61,7 @@ class Fixed:
 class DCut:
     """The paper's policy to the letter: K_rho over the grid, costs from the start-up table."""
 
-    name: PolicyName = "dcut"
+    name = "dcut"
     drafts = True
 
     def __init__(self, table: CostTable, rho: tuple[float, ...]) -> None:
@@ -76,12 +77,19 @@ class DCut:
         )
 
 
-def build_policy(name: PolicyName, settings: BudgetSettings, table: CostTable | None) -> Policy:
+POLICIES: dict[str, Callable[[BudgetSettings, CostTable | None], Policy]] = {
+    "off": lambda settings, table: Off(),
+    "fixed": lambda settings, table: Fixed(),
+    "dcut": lambda settings, table: DCut(_needed(table, "dcut"), settings.rho),
+}
+
+
+def build_policy(name: str, settings: BudgetSettings, table: CostTable | None) -> Policy:
     """Raises ValueError where the policy needs a cost table and none was measured."""
-    if name == "off":
-        return Off()
-    if name == "fixed":
-        return Fixed()
+    return POLICIES[name](settings, table)
+
+
+def _needed(table: CostTable | None, policy: str) -> CostTable:
     if table is None:
-        raise ValueError(f"policy '{name}' needs a cost table, and none was profiled")
-    return DCut(table, settings.rho)
+        raise ValueError(f"policy '{policy}' needs a cost table, and none was profiled")
+    return table

@@ -9,8 +9,9 @@ from typing import Any
 
 from python_backend.budget import cost_table, profile
 from python_backend.budget.cost_table import CostTable
-from python_backend.budget.policies import build_policy
+from python_backend.budget.policies import POLICIES, build_policy
 from python_backend.coordinator import handshake, request
+from python_backend.coordinator.emit import strings
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.loop import DecodeLoop
 from python_backend.coordinator.metrics import Metrics
@@ -28,6 +29,7 @@ from python_backend.settings import Settings
 
 log = logging.getLogger(__name__)
 
+SET_POLICY = "set_policy"  # control request: parameters operation and policy
 IDLE_WAIT_S = 0.02  # how soon an idle loop notices a client that left the queue
 
 
@@ -76,6 +78,10 @@ class Service:
     ) -> None:
         """Queue a request; every outcome goes through the responder. timeout_s 0 = the settings' deadline."""
         try:
+            if parameters.get("operation") == SET_POLICY:
+                self.set_policy(str(parameters.get("policy")))
+                responder.send({"text_output": strings(str(parameters["policy"]))}, final=True)
+                return
             fields = request.parse(tensors, parameters)
             if fields.stop:
                 self.cancel(request_id)
@@ -98,11 +104,12 @@ class Service:
     def set_policy(self, name: str) -> None:
         """Change the budget policy between two steps. Raises RequestError where that is not allowed or unknown."""
         if not self._settings.coordinator.allow_control:
-            raise invalid("control requests are off: set coordinator.allow_control")
+            raise invalid("control requests are refused: set coordinator.allow_control for a benchmark server")
+        if name not in POLICIES:
+            raise invalid(f"policy is '{name}': expected one of {', '.join(POLICIES)}")
         self.wait_started()
-        if self._loop is None or name not in ("off", "fixed", "dcut"):
-            raise invalid(f"policy is '{name}': expected off, fixed or dcut")
-        self._loop.policy = build_policy(name, self._settings.budget, self._table)  # type: ignore[arg-type]
+        assert self._loop is not None
+        self._loop.policy = build_policy(name, self._settings.budget, self._table)
 
     def shutdown(self) -> None:
         """Refuse new requests, let the running ones finish within `drain_s`, then stop the thread."""

@@ -6,6 +6,7 @@ import time
 
 import pytest
 
+from python_backend.coordinator.request import RequestError
 from tests.host import Letters, ask, settings_for, start, wait_until
 from tests.toy import ToyDrafter, ToyTarget, toy_decode
 
@@ -173,3 +174,17 @@ def test_shutdown_lets_running_requests_finish_and_refuses_new_ones(parts):
     thread.join()
     assert answer.wait().ids == EXPECTED[:40]
     assert late.error.code == "UNAVAILABLE"
+
+
+def test_control_requests_need_permission(tmp_path):
+    limits = settings_for(["drafter_toy"], cache_dir=tmp_path, coordinator={"allow_control": False})
+    service = start(limits, ToyTarget(), {"drafter_toy": ToyDrafter()})
+    with pytest.raises(RequestError, match="allow_control"):
+        service.set_policy("off")
+    service.shutdown()
+
+
+def test_an_unknown_policy_is_named(parts):
+    service, *_ = parts
+    with pytest.raises(RequestError, match="policy is 'magic': expected one of off, fixed, dcut"):
+        service.set_policy("magic")
