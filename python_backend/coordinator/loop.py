@@ -17,7 +17,7 @@ from python_backend.coordinator.report import StepLog, StepReport
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
-from python_backend.engines.base import DrafterEngine, EngineError, TargetEngine
+from python_backend.engines.base import DrafterEngine, EngineError, EngineLostError, TargetEngine
 from python_backend.protocol import NO_TOKEN, Array, DrafterStep, TargetResult, TargetStep, row_starts
 from python_backend.sampling.params import columns
 
@@ -159,9 +159,11 @@ class DecodeLoop:
         self.release(gone)
 
     def fail_all(self, batch: Batch, error: EngineError) -> None:
-        """The verify call failed: its requests fail with the engine's message, nothing else does."""
+        """The verify call failed: its requests fail with the engine's message, nothing else does. Where the engine
+        lost its slots, every running sequence lost its KV."""
         log.error("verify failed: %s", error)
-        sequences = [*batch.decoding, *(chunk.sequence for chunk in batch.chunks)]
+        in_call = [*batch.decoding, *(chunk.sequence for chunk in batch.chunks)]
+        sequences = list(self.scheduler.running) if isinstance(error, EngineLostError) else in_call
         for sequence in sequences:
             sequence.responder.fail(RequestError(f"target engine failed: {error}", "INTERNAL"))
         self.metrics.add("angelspec_requests_failed_total", len(sequences))

@@ -18,6 +18,10 @@ class EngineError(RuntimeError):
     """An engine call failed; the message is the engine's own."""
 
 
+class EngineLostError(EngineError):
+    """The engine's process died and was replaced: whatever its slots held is gone."""
+
+
 class TargetEngine(Protocol):
     """Runs the target model over ragged rows, samples, and accepts drafts."""
 
