@@ -13,7 +13,7 @@ from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
 from python_backend.engines.slots import Slots
 from python_backend.engines.torch_attention import KvCache, plan, slot_order
-from python_backend.engines.torch_network import Decoder
+from python_backend.engines.torch_network import Decoder, Pass
 from python_backend.protocol import Array, Description, TargetResult, TargetStep, row_starts
 from python_backend.sampling.verify import accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
@@ -63,16 +63,11 @@ class TorchEngine:
     def step(self, step: TargetStep) -> TargetResult:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
         self.slots.begin(step)
-        group = self.network.config.heads // self.network.config.kv_heads
-        order = slot_order(step)
-        place = np.argsort(order)  # where each packed row went
-        result = self.network.forward(
-            plan(step, group, self.dtype, self.target.device), self.cache, self.target.feature_layers
-        )
-        logits = self.network.head(result.hidden[place[logit_rows(step)]]).float().cpu().numpy()
+        result = self.forward(step)
+        logits = self.network.head(result.hidden[logit_rows(step)]).float().cpu().numpy()
         acceptance = accept(step, logits, self.slots.history)
         committed = self.slots.commit(step, acceptance.accepted)
-        rows = place[committed_rows(step, committed)]
+        rows = committed_rows(step, committed)
         features = [captured[rows].float().cpu().numpy() for captured in result.captured]
         return TargetResult(
             accepted=acceptance.accepted,
@@ -82,6 +77,14 @@ class TorchEngine:
             log_prob_count=acceptance.log_prob_count,
             log_probs=acceptance.log_probs,
         )
+
+    @torch.inference_mode()
+    def forward(self, step: TargetStep) -> Pass:
+        """Hidden states of all packed rows, [R, hidden]; stores their keys and values, samples nothing."""
+        layout = plan(step, self.network.config.heads // self.network.config.kv_heads, self.dtype, self.target.device)
+        result = self.network.forward(layout, self.cache, self.target.feature_layers)
+        packed = np.argsort(slot_order(step))  # where each packed row went
+        return Pass(result.hidden[packed], [captured[packed] for captured in result.captured])
 
     def release(self, slot: Array) -> None:
         self.slots.release(slot)

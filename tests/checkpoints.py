@@ -1,0 +1,100 @@
+"""Small random targets, and steps written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
+
+from python_backend.engines.torch_engine import TorchEngine
+from python_backend.protocol import TargetStep
+from python_backend.sampling.params import greedy_columns
+from python_backend.settings import CoordinatorSettings, TargetSettings
+
+VOCABULARY = 300
+SHAPE: dict[str, Any] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "initializer_range": 0.2,  # far from uniform, so that a wrong row or position shows
+    "bos_token_id": None,
+    "eos_token_id": 2,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 64,
+}
+MODELS = {
+    "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)),
+    "llama3": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False, rope_parameters=LLAMA3_ROPE)),
+    "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True)),
+    "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=False)),
+}
+
+
+def save_tiny(kind: str, folder: Path) -> Path:
+    """A random model of a kind in MODELS, as a Hugging Face folder without tokenizer."""
+    torch.manual_seed(3)
+    model = MODELS[kind]()
+    for name, parameter in model.named_parameters():
+        if "norm" in name or name.endswith("bias"):  # they start as ones and zeros, which hide a missing use
+            torch.nn.init.normal_(parameter, mean=1.0, std=0.3)
+    model.save_pretrained(folder)
+    return folder
+
+
+def load_engine(folder: Path, slots: int = 8, max_length: int = 256, **target: Any) -> TorchEngine:
+    """The engine under test, alone."""
+    return TorchEngine(
+        folder,
+        TargetSettings(checkpoint=str(folder), **target),
+        CoordinatorSettings(max_sequences=slots, max_length=max_length),
+    )
+
+
+def load_reference(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
+    """The same checkpoint in transformers."""
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+
+
+class Part(NamedTuple):
+    """One sequence of a step."""
+
+    slot: int
+    past: int
+    tokens: Sequence[int]
+    drafts: int = 0
+    sample: bool = True
+
+
+def make_step(*parts: Part, **columns: Any) -> TargetStep:
+    """A step of these sequences, argmax unless columns say otherwise."""
+    return TargetStep(
+        **{**greedy_columns(len(parts)), **columns},
+        slot=np.array([p.slot for p in parts], dtype=np.int32),
+        past_length=np.array([p.past for p in parts], dtype=np.int32),
+        row_count=np.array([len(p.tokens) for p in parts], dtype=np.int32),
+        sample=np.array([p.sample for p in parts], dtype=np.bool_),
+        draft_count=np.array([p.drafts for p in parts], dtype=np.int32),
+        token_ids=np.array([t for p in parts for t in p.tokens], dtype=np.int32),
+    )

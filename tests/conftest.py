@@ -1,0 +1,24 @@
+"""Targets shared by the whole session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from build_scripts.fetch_model import fetch
+from python_backend.engines.checkpoint import embedded_folder
+from python_backend.settings import load
+from tests.checkpoints import save_tiny
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Checkpoint folder of a random three-layer Llama with 300 tokens."""
+    return save_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama")
+
+
+@pytest.fixture(scope="session")
+def embedded() -> Path:
+    """Checkpoint folder of the embedded model, fetched into the cache where it is missing."""
+    return fetch(embedded_folder(load()))
