@@ -31,18 +31,18 @@ class Section(BaseModel):
 
 
 class TargetSettings(Section):
-    engine: Literal["torch"] = "torch"
+    engine: Literal["torch"] = Field("torch", description="what runs the target")
     checkpoint: str = Field("smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder")
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["float32", "bfloat16"] = Field("float32", description="of weights, arithmetic and KV")
     device: str = Field("cpu", description="cpu, cuda, cuda:1")
     threads: int = Field(0, ge=0, description="0 = one per core")
-    feature_layers: tuple[int, ...] = Field((), description="captured layers; filled by the drafters' needs")
+    feature_layers: tuple[int, ...] = Field((), description="captured hidden layers, for drafters that need them")
 
 
 class DrafterSettings(Section):
     kind: str = Field("prompt_lookup", description="a name in the registry of python_backend.drafters")
-    max_ngram: int = Field(4, ge=1, le=16)
-    min_ngram: int = Field(1, ge=1)
+    max_ngram: int = Field(4, ge=1, le=16, description="longest n-gram that prompt lookup searches")
+    min_ngram: int = Field(1, ge=1, description="shortest one")
 
 
 class CoordinatorSettings(Section):
@@ -51,7 +51,7 @@ class CoordinatorSettings(Section):
     max_queue: int = Field(256, ge=0, description="waiting requests; one more is refused with UNAVAILABLE")
     depth: int = Field(7, ge=0, le=64, description="drafts per sequence and step, D")
     prefill_rows: int = Field(256, ge=1, description="prompt rows of one step, beside the decoding rows")
-    default_max_tokens: int = Field(256, ge=1)
+    default_max_tokens: int = Field(256, ge=1, description="output tokens where the request names none")
     deadline_s: float = Field(600.0, gt=0, description="longest life of a request without a timeout of its own")
     drain_s: float = Field(20.0, ge=0, description="how long a shutdown waits for running requests")
     step_log: Path | None = Field(None, description="file that gets one JSON line a step")
@@ -59,10 +59,10 @@ class CoordinatorSettings(Section):
 
 
 class BudgetSettings(Section):
-    policy: PolicyName = "dcut"
+    policy: PolicyName = Field("dcut", description="how many drafts are verified")
     rho: tuple[float, ...] = Field((0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs")
     profile_context: int = Field(128, ge=1, description="context length at which the cost table is measured")
-    profile_repeats: int = Field(3, ge=1)
+    profile_repeats: int = Field(3, ge=1, description="timed calls a point of the cost table; the median counts")
     profile_reuse: bool = Field(True, description="reuse a saved table with the same fingerprint")
 
     @field_validator("rho")
