@@ -80,6 +80,8 @@ class Speculation(BaseModel):
     num_kept_tokens: int = 0  # left after pruning, so verified
     num_accepted_tokens: int = 0
     acceptance_per_position: tuple[float, ...] = ()  # share of the passes that accepted so many drafts or more
+    workload: str = ""  # as the server decided it; empty in a sum
+    drafter: str = ""
 
 
 def total(parts: Iterable[Speculation]) -> Speculation:

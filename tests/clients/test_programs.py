@@ -72,6 +72,7 @@ def test_generate_gives_scripts_one_json_object():
     assert answer["token_ids"] == [1, 2, 3]
     assert (answer["finish_reason"], answer["num_input_tokens"], answer["num_output_tokens"]) == ("stop", 7, 3)
     assert answer["speculation"]["mean_acceptance_length"] == 1.5
+    assert answer["speculation"]["drafter"] == "drafter_prompt_lookup"
 
 
 def test_generate_ends_with_the_servers_message_on_stderr():

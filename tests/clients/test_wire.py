@@ -1,9 +1,12 @@
 """What a client sends and how it reads what comes back, protocol by protocol."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import deserialize_bytes_tensor
 
 from clients import wire
@@ -12,6 +15,19 @@ from clients.wire import Answer, Chunk, ServerError, Speculation
 
 def tensors(settings):
     return {tensor.name(): tensor for tensor in wire.encode_grpc(settings)}
+
+
+REPOSITORY = Path(__file__).resolve().parents[2] / "model_repository"
+
+
+@pytest.mark.parametrize("model", [wire.MODEL, wire.INFER_MODEL])
+def test_the_server_has_every_input_that_a_client_sends_with_its_type_and_length(model):
+    config = text_format.Parse((REPOSITORY / model / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    declared = {tensor.name: tensor for tensor in config.input}
+    for name, datatype in wire.INPUTS.items():
+        expected = "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"
+        assert model_config_pb2.DataType.Name(declared[name].data_type) == expected, name
+        assert list(declared[name].dims) == [-1 if name in wire.LISTS else 1], name
 
 
 def test_grpc_scalars_have_a_batch_axis_and_the_declared_type():
