@@ -1,0 +1,38 @@
+"""The coordinator: drafts, prunes and verifies for all requests in flight."""
+
+import json
+import sys
+import threading
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from python_backend import tokenizer
+from python_backend.coordinator.metrics import Metrics
+from python_backend.coordinator.service import Service
+from python_backend.coordinator.text import TextCodec
+from python_backend.engines.checkpoint import resolve_checkpoint
+from python_backend.settings import load
+from python_backend.triton_bridge.bls import BlsDrafter, BlsTarget
+from python_backend.triton_bridge.models import TARGET, CoordinatorModel
+from python_backend.triton_bridge.observe import log_to_triton
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        log_to_triton()
+        settings, closing = load(), threading.Event()
+        folder = resolve_checkpoint(settings)
+        codec = TextCodec(tokenizer.load_tokenizer(folder), tokenizer.end_ids(folder))
+        drafters = {name: BlsDrafter(name, closing) for name in settings.drafters}
+        service = Service(settings, BlsTarget(TARGET, closing), drafters, codec, Metrics())
+        self.model = CoordinatorModel(service, closing, json.loads(args["model_config"]))
+
+    def execute(self, requests):
+        return self.model.execute(requests)
+
+    def is_ready(self):
+        return self.model.is_ready()
+
+    def finalize(self):
+        self.model.finalize()

@@ -1,0 +1,20 @@
+"""A drafter; which one, settings.drafters says under this model's name."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).resolve().parents[3]))
+
+from python_backend.drafters.registry import build_drafter
+from python_backend.settings import load
+from python_backend.triton_bridge.models import EngineModel
+from python_backend.triton_bridge.observe import log_to_triton
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        log_to_triton()
+        self.model = EngineModel.of_drafter(build_drafter(args["model_name"], load()))
+
+    def execute(self, requests):
+        return self.model.execute(requests)

@@ -1,0 +1,35 @@
+"""Requests and responses of the Python backend, to and from named numpy arrays."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import triton_python_backend_utils as pb_utils
+
+from python_backend.protocol import Tensors
+
+
+def tensors_of(request: Any, batched: bool) -> Tensors:
+    """Inputs by name, copied, so that they outlive the request. batched: the leading axis of 1 is taken off."""
+    arrays = {tensor.name(): tensor.as_numpy() for tensor in request.inputs()}
+    return {name: (array[0] if batched else array).copy() for name, array in arrays.items()}
+
+
+def parameters_of(request: Any) -> dict[str, Any]:
+    """Request parameters: strings, integers, floats and booleans by name."""
+    return dict(json.loads(request.parameters() or "{}"))
+
+
+def pb_tensors(outputs: Tensors, batched: bool = False) -> list[Any]:
+    """batched: a leading axis of 1 is put on."""
+    return [pb_utils.Tensor(name, array[None] if batched else array) for name, array in outputs.items()]
+
+
+def response_of(outputs: Tensors, batched: bool = False) -> Any:
+    return pb_utils.InferenceResponse(pb_tensors(outputs, batched))
+
+
+def error_response(message: str, code: str) -> Any:
+    """code: the name of a TritonError code, such as INVALID_ARG."""
+    return pb_utils.InferenceResponse(error=pb_utils.TritonError(message, getattr(pb_utils.TritonError, code)))

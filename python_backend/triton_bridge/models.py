@@ -1,0 +1,153 @@
+"""The Triton models, each wired in its `model_repository/*/1/model.py`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+
+from python_backend.coordinator.handshake import StartupError
+from python_backend.coordinator.request import RequestError
+from python_backend.coordinator.service import Service
+from python_backend.engines.base import DrafterEngine, TargetEngine
+from python_backend.protocol import (
+    DESCRIBE,
+    DESCRIPTION,
+    OPERATION,
+    RELEASE,
+    STEP,
+    DrafterStep,
+    ProtocolError,
+    Release,
+    TargetStep,
+    Tensors,
+)
+from python_backend.triton_bridge.bls import takes_calls
+from python_backend.triton_bridge.link import LinkClient, LinkServer, link_address
+from python_backend.triton_bridge.messages import error_response, parameters_of, response_of, tensors_of
+from python_backend.triton_bridge.observe import TritonMetrics
+from python_backend.triton_bridge.outbox import Outbox, TritonResponder
+
+log = logging.getLogger(__name__)
+
+TARGET = "target"  # the Triton model that serves the target
+MICROSECONDS = 1e-6
+
+
+class EngineModel:
+    """Serves an engine: the request parameter `operation` selects step, describe or release.
+
+    A broken contract is answered with INVALID_ARG, any other failure with INTERNAL and its text; the process lives on.
+    """
+
+    def __init__(self, engine: Any, step: type[TargetStep] | type[DrafterStep]) -> None:
+        self._engine, self._step = engine, step
+
+    @classmethod
+    def of_target(cls, engine: TargetEngine) -> EngineModel:
+        return cls(engine, TargetStep)
+
+    @classmethod
+    def of_drafter(cls, engine: DrafterEngine) -> EngineModel:
+        return cls(engine, DrafterStep)
+
+    def execute(self, requests: list[Any]) -> list[Any]:
+        return [self._answer(request) for request in requests]
+
+    def _answer(self, request: Any) -> Any:
+        try:
+            return response_of(self._run(parameters_of(request), tensors_of(request, batched=False)))
+        except ProtocolError as error:
+            return error_response(str(error), "INVALID_ARG")
+        except Exception as error:
+            log.exception("engine call failed")
+            return error_response(f"{type(error).__name__}: {error}", "INTERNAL")
+
+    def _run(self, parameters: dict[str, Any], tensors: Tensors) -> Tensors:
+        operation = parameters.get(OPERATION, STEP)
+        if operation == STEP:
+            outputs: Tensors = self._engine.step(self._step.decode(tensors)).encode()
+            return outputs
+        if operation == DESCRIBE:
+            text = json.dumps(asdict(self._engine.describe()))
+            return {DESCRIPTION: np.array([text.encode()], dtype=np.object_)}
+        if operation == RELEASE:
+            self._engine.release(Release.decode(tensors).slot)
+            return {}
+        raise ProtocolError(f"parameter '{OPERATION}' is '{operation}', expected {STEP}, {DESCRIBE} or {RELEASE}")
+
+
+class CoordinatorModel:
+    """Serves the coordinator, to Triton's clients and to the twin."""
+
+    def __init__(self, service: Service, closing: threading.Event, model_config: dict[str, Any]) -> None:
+        """closing: ends the service's wait for its engines."""
+        self._service, self._closing = service, closing
+        sink = TritonMetrics()
+        self._outbox = Outbox(batched=True, tick=lambda: service.metrics.publish(sink))
+        self._link = LinkServer(service, link_address())
+        self._warm_up_due = bool(model_config.get("model_warmup"))
+        self._started = False
+
+    def execute(self, requests: list[Any]) -> None:
+        if not self._started:  # not in initialize: no calls to other models can be made before it has returned
+            self._started = True
+            self._service.start()
+        for request in requests:
+            if self._warm_up_due:
+                self._warm_up_due = False
+                threading.Thread(target=self._warm_up, args=(request,), name="warm-up", daemon=True).start()
+            else:
+                submit(self._service, request, self._outbox.responder(request), batched=True)
+
+    def finalize(self) -> None:
+        self._closing.set()
+        self._service.shutdown()
+        self._link.close()
+        self._outbox.close()
+
+    def is_ready(self) -> bool:
+        """Asked for by Triton from 26.03 on."""
+        try:
+            self._service.wait_started(0)
+        except StartupError:
+            return False
+        return True
+
+    def _warm_up(self, request: Any) -> None:
+        """Triton calls a model ready once its warm-up request is answered, so the answer waits for the start-up checks
+        and the cost table. Where models cannot be called yet, it must not: all of them would wait for each other."""
+        responder = self._outbox.responder(request, watch=False)
+        if takes_calls(TARGET):
+            try:
+                self._service.wait_started()
+            except StartupError as error:
+                responder.fail(RequestError(str(error), "INTERNAL"))
+                return
+        responder.send({}, final=True)
+
+
+class TwinModel:
+    """The non-decoupled twin: the same requests, exactly one response each, no batch axis."""
+
+    def __init__(self) -> None:
+        self._link = LinkClient(link_address())
+        self._outbox = Outbox(batched=False, on_left=self._link.leave)
+
+    def execute(self, requests: list[Any]) -> None:
+        for request in requests:
+            submit(self._link, request, self._outbox.responder(request), batched=False, stream=np.array([False]))
+
+    def finalize(self) -> None:
+        self._link.close()
+        self._outbox.close()
+
+
+def submit(host: Service | LinkClient, request: Any, responder: TritonResponder, batched: bool, **more: Any) -> None:
+    """more: tensors that win over the request's own."""
+    tensors = tensors_of(request, batched) | more
+    host.submit(tensors, parameters_of(request), responder, request.request_id(), request.timeout() * MICROSECONDS)
