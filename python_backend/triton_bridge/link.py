@@ -148,9 +148,7 @@ class LinkServer:
         while (message := channel.receive()) is not None:
             if isinstance(message, Submit):
                 responder = responders[message.key] = LinkResponder(message.key, channel)
-                self._host.submit(
-                    message.tensors, message.parameters, responder, message.request_id, message.timeout_s
-                )
+                self._host.submit(message.tensors, message.parameters, responder, message.request_id, message.timeout_s)
             else:
                 responders[message.key].left = True
         for responder in responders.values():

@@ -21,13 +21,14 @@ def parameters_of(request: Any) -> dict[str, Any]:
     return dict(json.loads(request.parameters() or "{}"))
 
 
-def pb_tensors(outputs: Tensors, batched: bool = False) -> list[Any]:
-    """batched: a leading axis of 1 is put on."""
-    return [pb_utils.Tensor(name, array[None] if batched else array) for name, array in outputs.items()]
+def pb_tensors(outputs: Tensors) -> list[Any]:
+    """As they are. A batched model's outputs get no batch axis either: clients of TensorRT-LLM's backend, whose
+    postprocessing leaves it out too, break on one."""
+    return [pb_utils.Tensor(name, array) for name, array in outputs.items()]
 
 
-def response_of(outputs: Tensors, batched: bool = False) -> Any:
-    return pb_utils.InferenceResponse(pb_tensors(outputs, batched))
+def response_of(outputs: Tensors) -> Any:
+    return pb_utils.InferenceResponse(pb_tensors(outputs))
 
 
 def error_response(message: str, code: str) -> Any:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import threading
-from dataclasses import asdict
+import time
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,11 @@ class EngineModel:
     def _run(self, parameters: dict[str, Any], tensors: Tensors) -> Tensors:
         operation = parameters.get(OPERATION, STEP)
         if operation == STEP:
-            outputs: Tensors = self._engine.step(self._step.decode(tensors)).encode()
+            step = self._step.decode(tensors)
+            start = time.perf_counter()
+            result = self._engine.step(step)
+            engine_ms = np.array([(time.perf_counter() - start) * 1e3], dtype=np.float32)
+            outputs: Tensors = replace(result, engine_ms=engine_ms).encode()
             return outputs
         if operation == DESCRIBE:
             text = json.dumps(asdict(self._engine.describe()))
@@ -88,7 +93,7 @@ class CoordinatorModel:
         """closing: ends the service's wait for its engines."""
         self._service, self._closing = service, closing
         sink = TritonMetrics()
-        self._outbox = Outbox(batched=True, tick=lambda: service.metrics.publish(sink))
+        self._outbox = Outbox(tick=lambda: service.metrics.publish(sink))
         self._link = LinkServer(service, link_address())
         self._warm_up_due = bool(model_config.get("model_warmup"))
         self._started = False
@@ -136,7 +141,7 @@ class TwinModel:
 
     def __init__(self) -> None:
         self._link = LinkClient(link_address())
-        self._outbox = Outbox(batched=False, on_left=self._link.leave)
+        self._outbox = Outbox(on_left=self._link.leave)
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:

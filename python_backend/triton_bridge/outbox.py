@@ -34,7 +34,7 @@ class TritonResponder:
         self._cancelled = False
 
     def send(self, outputs: Tensors, final: bool) -> None:
-        self._outbox.put(self, response_of(outputs, self._outbox.batched), final)
+        self._outbox.put(self, response_of(outputs), final)
 
     def fail(self, error: RequestError) -> None:
         self._outbox.put(self, error_response(str(error), error.code), final=True)
@@ -58,12 +58,10 @@ class Outbox:
 
     def __init__(
         self,
-        batched: bool,
         tick: Callable[[], None] = lambda: None,
         on_left: Callable[[TritonResponder], None] = lambda _: None,
     ) -> None:
-        """batched: the model has a batch axis. tick: called twice a second. on_left: called with who left."""
-        self.batched = batched
+        """tick: called twice a second. on_left: called with who left."""
         self._tick, self._on_left = tick, on_left
         self._queue: queue.SimpleQueue[tuple[TritonResponder, Any, bool] | None] = queue.SimpleQueue()
         self._open: dict[TritonResponder, None] = {}  # a set in the order of arrival
