@@ -60,8 +60,9 @@ def profile(
                 draft[name].append(_median_ms(partial(drafter.step, draft_step), repeats))
                 progress(done := done + 1, total)
     finally:
-        for engine in (target, *drafters.values()):
-            engine.release(everything)
+        target.release(everything)
+        for drafter in drafters.values():
+            drafter.release(everything)
     return CostTable(
         depth, context_length, tuple(sizes), FRACTIONS, tuple(verify), {n: tuple(c) for n, c in draft.items()}
     )
