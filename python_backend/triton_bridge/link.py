@@ -1,7 +1,7 @@
-"""From the non-decoupled twin's process to the coordinator's: one private socket, whole messages, any number in flight.
+"""From the non-decoupled twin's process to the coordinator's: one private socket, any number of requests in flight.
 
-Not BLS: several decoupled BLS calls at once end the server (a lock_exception inside Triton's Python backend), and a twin
-needs one for each request in flight.
+Not BLS: several decoupled BLS calls at once end the server (a lock_exception inside Triton's Python backend), and a
+twin needs one for each request in flight.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Host(Protocol):
 
 
 def link_address() -> str:
-    """The socket of this server: both ends are children of one tritonserver. Raises PermissionError if it isn't ours."""
+    """The socket of this server: both ends are children of one tritonserver.
+
+    Raises PermissionError where another user could reach it."""
     folder = Path(tempfile.gettempdir()) / f"angelspec-{os.getuid()}-{os.getppid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:

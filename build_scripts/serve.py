@@ -1,0 +1,82 @@
+"""What `make serve` runs: the server in the foreground."""
+
+from __future__ import annotations
+
+import signal
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from build_scripts.server import HOST, POLL_S, REPOSITORY, ServerStartError, TritonServer
+from build_scripts.triton_install import PreflightError
+
+
+def _interrupt(signum: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def main(
+    http_port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free port.")] = 8000,
+    grpc_port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free port.")] = 8001,
+    metrics_port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free port.")] = 8002,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = all.")] = HOST,
+    repository: Annotated[
+        Path, typer.Option(exists=True, file_okay=False, help="Triton model repository.")
+    ] = REPOSITORY,
+) -> None:
+    """Serve until Ctrl-C, which lets running requests finish."""
+    console = Console()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    status = console.status("checking")
+    try:
+        server = TritonServer(
+            http_port=http_port,
+            grpc_port=grpc_port,
+            metrics_port=metrics_port,
+            host=host,
+            repository=repository,
+            report=status.update,
+        )
+        with status:
+            server.start()
+    except (PreflightError, ServerStartError) as error:
+        console.print(f"error: {error}", style="red", markup=False, highlight=False)
+        raise typer.Exit(1) from error
+    except KeyboardInterrupt:
+        console.print("stopped before it was ready")
+        raise typer.Exit(130) from None
+    ended = _serve(server, console)
+    if ended:
+        console.print(f"error: {ended}\n{server.log_tail()}", style="red", markup=False, highlight=False)
+        raise typer.Exit(1)
+
+
+def _serve(server: TritonServer, console: Console) -> str:
+    """Until a signal. Returns why it ended by itself, or nothing."""
+    try:
+        console.print(
+            f"[green]ready[/]  gRPC {server.grpc_url}  HTTP {server.http_url}  metrics {server.metrics_url}  "
+            f"[dim](log: {server.log}, Ctrl-C ends)[/]",
+            soft_wrap=True,
+            highlight=False,
+        )
+        while server.is_running():
+            time.sleep(POLL_S)
+        return "tritonserver ended by itself"
+    except KeyboardInterrupt:
+        with console.status("stopping") as status:
+            server.report = status.update
+            server.stop()
+        console.print("stopped")
+        return ""
+    finally:
+        server.kill()
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,259 @@
+"""A tritonserver of our own over a model repository: `with TritonServer() as server:` in a program or test."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import httpx
+
+from build_scripts import triton_install
+from build_scripts.triton_install import PreflightError
+from python_backend.engines.checkpoint import CheckpointError, resolve_checkpoint
+from python_backend.settings import ROOT, Settings, load
+
+REPOSITORY = ROOT / "model_repository"
+COORDINATOR, TWIN, TARGET = "angelspec", "angelspec_infer", "target"
+HOST = "127.0.0.1"
+POLL_S = 0.1
+EXIT_S = 10  # how long Triton waits for models and idle connections once all requests are answered
+LOG_TAIL = 30
+PR_SET_PDEATHSIG = 1
+
+Report = Callable[[str], None]
+
+
+class ServerStartError(RuntimeError):
+    """The server did not come up; the message has its reason and the end of its log."""
+
+
+class TritonServer:
+    """Entering starts the server and waits until it is ready; leaving drains and ends it.
+
+    Ports of 0 are chosen. `environment` overrides variables, settings among them. Raises PreflightError where
+    something is missing and ServerStartError where the server does not come up.
+    """
+
+    def __init__(
+        self,
+        *,
+        http_port: int = 0,
+        grpc_port: int = 0,
+        metrics_port: int = 0,
+        host: str = HOST,
+        repository: Path = REPOSITORY,
+        environment: Mapping[str, str] | None = None,
+        log: Path | None = None,
+        report: Report = lambda _: None,
+    ) -> None:
+        """report: told what is being waited for. log: the server's output; by default a new file under the cache."""
+        given = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
+        chosen = iter(triton_install.free_ports(host, 3))
+        self.ports = {name: port or next(chosen) for name, port in given.items()}
+        self.host, self.repository, self.report = host, repository, report
+        self._overrides = dict(environment or {})
+        with overridden(self._overrides):
+            self.settings: Settings = load()
+        self._install = triton_install.find_install()
+        stamp = time.strftime("%Y%m%d-%H%M%S")
+        self.log = log or self.settings.cache_dir / "logs" / f"server-{stamp}-{self.ports['http']}.log"
+        self._shm_prefix = f"angelspec-{os.getpid()}-{self.ports['http']}-"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def http_url(self) -> str:
+        return f"{self.host}:{self.ports['http']}"
+
+    @property
+    def grpc_url(self) -> str:
+        return f"{self.host}:{self.ports['grpc']}"
+
+    @property
+    def metrics_url(self) -> str:
+        return f"{self.host}:{self.ports['metrics']}"
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def check(self) -> None:
+        """Raise PreflightError for the first thing that the server would miss."""
+        triton_install.check_numpy()
+        triton_install.check_shm()
+        self._install.stub(triton_install.PYTHON)
+        triton_install.python_library()
+        for name, port in self.ports.items():
+            triton_install.check_port(name, self.host, port)
+        try:
+            resolve_checkpoint(self.settings)
+        except CheckpointError as error:
+            raise PreflightError(str(error)) from error
+
+    def start(self) -> None:
+        """Start and wait until requests are served."""
+        self.check()
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        environment = os.environ | triton_install.environment(self._install) | self._overrides
+        with self.log.open("wb") as log:
+            self._process = subprocess.Popen(
+                self._command(),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for this program, which drains first
+                preexec_fn=_die_with_parent,
+            )
+        try:
+            self._wait_until_live()
+            self._load_coordinator()
+        except BaseException:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Let running requests finish within `drain_s`, then end the server and whatever is left of it."""
+        if self._process is None:
+            return
+        try:
+            if self.is_running():
+                self.report("finishing the requests in flight")
+                self._drain()
+                self.report("stopping the server")
+                self._process.send_signal(signal.SIGINT)
+                self._process.wait(2 * EXIT_S)
+        except subprocess.TimeoutExpired:
+            self.report("the server does not end by itself, killing it")
+        finally:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the server and its models at once, and remove their shared memory."""
+        if self._process is None:
+            return
+        with suppress(ProcessLookupError):  # all of them may have ended
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for region in triton_install.SHM.glob(f"{self._shm_prefix}*"):
+            region.unlink(missing_ok=True)
+
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def log_tail(self, lines: int = LOG_TAIL) -> str:
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def _command(self) -> list[str]:
+        preloaded = [TARGET, *self.settings.drafters, TWIN]
+        return [
+            str(self._install.binary),
+            f"--model-repository={self.repository}",
+            f"--backend-directory={self._install.backends(self.settings.cache_dir)}",
+            "--model-control-mode=explicit",
+            *(f"--load-model={name}" for name in preloaded),
+            f"--http-address={self.host}",
+            f"--http-port={self.ports['http']}",
+            f"--grpc-address={self.host}",
+            f"--grpc-port={self.ports['grpc']}",
+            f"--metrics-address={self.host}",
+            f"--metrics-port={self.ports['metrics']}",
+            f"--exit-timeout-secs={EXIT_S}",
+            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+        ]
+
+    def _wait_until_live(self) -> None:
+        self.report(f"loading {', '.join([TARGET, *self.settings.drafters])}")
+        with httpx.Client(base_url=f"http://{self.http_url}", timeout=2.0) as client:
+            while True:
+                self._check_running()
+                try:
+                    if client.get("/v2/health/ready").status_code == httpx.codes.OK:
+                        return
+                except httpx.TransportError:
+                    pass  # it does not listen before its models are loaded
+                time.sleep(POLL_S)
+
+    def _load_coordinator(self) -> None:
+        """The one load call that returns when the start-up checks and the cost table are done.
+
+        Not at the server's start: models can call each other only once it serves.
+        """
+        outcome: list[httpx.Response | httpx.TransportError] = []
+
+        def call() -> None:
+            try:
+                url = f"http://{self.http_url}/v2/repository/models/{COORDINATOR}/load"
+                outcome.append(httpx.post(url, timeout=None))
+            except httpx.TransportError as error:
+                outcome.append(error)
+
+        thread = threading.Thread(target=call, daemon=True)
+        thread.start()
+        while thread.is_alive():
+            self.report(self._progress())
+            self._check_running()
+            thread.join(POLL_S)
+        (answer,) = outcome
+        if isinstance(answer, httpx.TransportError):
+            self._fail(f"the server went away: {answer}")
+        elif answer.status_code != httpx.codes.OK:
+            self._fail(answer.json()["error"])
+
+    def _progress(self) -> str:
+        """The coordinator's last word in the log."""
+        marker = '"python_backend.'
+        said = [line for line in self.log_tail().splitlines() if marker in line]
+        return said[-1].split(marker)[1].rstrip('"').split(": ", 1)[1] if said else f"loading {COORDINATOR}"
+
+    def _check_running(self) -> None:
+        if not self.is_running():
+            assert self._process is not None
+            self._fail(f"tritonserver ended with status {self._process.returncode}")
+
+    def _fail(self, reason: str) -> None:
+        raise ServerStartError(f"{reason}\n--- end of {self.log}\n{self.log_tail()}")
+
+    def _drain(self) -> None:
+        """Unload what clients call: new requests are refused, running ones finish while the engines still answer."""
+        deadline = time.monotonic() + self.settings.coordinator.drain_s
+        with httpx.Client(base_url=f"http://{self.http_url}", timeout=2.0) as client:
+            try:
+                for model in (COORDINATOR, TWIN):
+                    client.post(f"/v2/repository/models/{model}/unload")
+                while time.monotonic() < deadline and self.is_running():
+                    states = {m["name"]: m.get("state") for m in client.post("/v2/repository/index").json()}
+                    if not {states.get(COORDINATOR), states.get(TWIN)} & {"READY", "UNLOADING"}:
+                        return
+                    time.sleep(POLL_S)
+            except httpx.TransportError:
+                return  # it ended meanwhile
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+@contextmanager
+def overridden(variables: Mapping[str, str]) -> Iterator[None]:
+    """os.environ with these variables for a while."""
+    before = os.environ.copy()
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
