@@ -13,7 +13,7 @@ from python_backend.budget.dcut import Choice
 from python_backend.budget.policies import Drafts, Policy
 from python_backend.coordinator.emit import append, emit
 from python_backend.coordinator.metrics import Metrics
-from python_backend.coordinator.report import StepLog, StepReport
+from python_backend.coordinator.report import StepLog, StepReport, record_load
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
@@ -45,6 +45,7 @@ class DecodeLoop:
         """One step for everyone. False if nobody was there."""
         self.drop_finished()
         batch = self.scheduler.schedule()
+        record_load(self.metrics, self.scheduler)
         if not batch:
             return False
         report = StepReport(batch=len(batch.decoding))
@@ -139,7 +140,7 @@ class DecodeLoop:
                 finished.append(sequence)
         self.release(finished)
         self.metrics.add("angelspec_requests_finished_total", len(finished))
-        report.finish(self.metrics, self.scheduler)
+        report.finish(self.metrics)
         self.step_log.write(report)
 
     def drop_finished(self) -> None:

@@ -35,7 +35,7 @@ class StepReport:
     step_ms: float = 0.0
     started: float = field(default_factory=time.perf_counter, repr=False)
 
-    def finish(self, metrics: Metrics, scheduler: Scheduler) -> None:
+    def finish(self, metrics: Metrics) -> None:
         """Stop the clock and count."""
         self.step_ms = (time.perf_counter() - self.started) * 1e3
         metrics.add("angelspec_steps_total")
@@ -51,11 +51,15 @@ class StepReport:
         metrics.set("angelspec_batch_size", self.batch)
         metrics.set("angelspec_budget_rows", self.rows)
         metrics.set("angelspec_budget_rho", self.rho)
-        metrics.set("angelspec_running_sequences", len(scheduler.running))
-        metrics.set("angelspec_waiting_requests", scheduler.waiting)
-        metrics.set("angelspec_free_slots", scheduler.free_slots)
         if not math.isnan(self.predicted_ms):
             metrics.set("angelspec_predicted_step_ms", self.predicted_ms)
+
+
+def record_load(metrics: Metrics, scheduler: Scheduler) -> None:
+    """Who is there, after a step and after the last one."""
+    metrics.set("angelspec_running_sequences", len(scheduler.running))
+    metrics.set("angelspec_waiting_requests", scheduler.waiting)
+    metrics.set("angelspec_free_slots", scheduler.free_slots)
 
 
 class StepLog:

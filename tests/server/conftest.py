@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+
 from build_scripts.server import REPOSITORY, TritonServer
 
 MAGIC_TOKEN = 12345

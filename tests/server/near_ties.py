@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.sampling.noise import exponentials
 from python_backend.sampling.processors import penalise
 from python_backend.settings import load
-from transformers import AutoModelForCausalLM, AutoTokenizer
 
 
 @cache

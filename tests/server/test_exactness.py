@@ -6,8 +6,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pytest
-from clients import transport, wire
 
+from clients import transport, wire
 from tests.server.near_ties import margin
 
 pytestmark = pytest.mark.server
