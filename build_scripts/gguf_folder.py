@@ -1,4 +1,4 @@
-"""A SmolLM2 GGUF file as a Hugging Face folder: tokenizer, configuration, float32 safetensors."""
+"""A SmolLM2 GGUF file as a Hugging Face folder: tokenizer, configuration, float32 safetensors, and the codes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ import torch
 from safetensors.torch import save_file
 from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from build_scripts.gguf_blocks import read_gguf
+from python_backend.engines import quantised
+from python_backend.engines.decoder import read_config
 
 
 def save_tokenizer(source: Path, folder: Path) -> None:
@@ -32,3 +36,8 @@ def save_model(source: Path, folder: Path) -> None:
     file = folder / "model.safetensors"
     save_file(weights, file, metadata={"format": "pt"})
     file.chmod(0o644)  # written as private
+
+
+def save_codes(source: Path, folder: Path) -> None:
+    """The same weights as 4-bit codes, for engines that compute on them. Needs the configuration of `save_model`."""
+    quantised.save(folder, read_gguf(source, read_config(folder)))

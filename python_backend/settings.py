@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -21,6 +21,7 @@ from pydantic_settings import (
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_FILE = ROOT / "angelspec.yaml"
 
+WeightMode = Literal["exact", "int8-dynamic"]
 PolicyName = Literal["off", "fixed", "dcut"]
 Workload = Literal["chat", "code", "math"]
 WORKLOADS: tuple[Workload, ...] = ("chat", "code", "math")
@@ -31,12 +32,27 @@ class Section(BaseModel):
 
 
 class TargetSettings(Section):
-    engine: Literal["torch"] = Field("torch", description="what runs the target")
+    engine: Literal["torch", "openvino"] = Field("torch", description="what runs the target; openvino: CPU only")
     checkpoint: str = Field("smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of weights, arithmetic and KV")
+    weights: WeightMode = Field("exact", description="as stored, or rounded to 8 bits: openvino only, another model")
+    invariant: bool = Field(False, description="logits do not depend on the batch, to the bit: openvino only")
     device: str = Field("cpu", description="cpu, cuda, cuda:1")
     threads: int = Field(0, ge=0, description="0 = one per core")
     feature_layers: tuple[int, ...] = Field((), description="captured hidden layers, for drafters that need them")
+
+    @model_validator(mode="after")
+    def _engine_has(self) -> Self:
+        if self.engine == "openvino" and (self.dtype, self.device) != ("float32", "cpu"):
+            raise ValueError(
+                f"target.engine openvino computes in float32 on the cpu, not in {self.dtype} on {self.device}: "
+                "use target.engine torch"
+            )
+        if self.engine == "torch" and (self.weights, self.invariant) != ("exact", False):
+            raise ValueError(
+                f"target.weights {self.weights} with target.invariant {self.invariant} needs target.engine openvino"
+            )
+        return self
 
 
 class DrafterSettings(Section):

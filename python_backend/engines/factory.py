@@ -12,9 +12,14 @@ from python_backend.settings import Settings
 def build_target(settings: Settings) -> TargetEngine:
     """Load the target. Raises CheckpointError or ValueError naming what does not fit."""
     share_cores()
-    from python_backend.engines.torch_engine import TorchEngine  # torch is imported only where it serves
+    folder = resolve_checkpoint(settings)
+    if settings.target.engine == "openvino":  # each engine's library is imported only where it serves
+        from python_backend.engines.openvino_engine import OpenVinoEngine
 
-    return TorchEngine(resolve_checkpoint(settings), settings.target, settings.coordinator)
+        return OpenVinoEngine(folder, settings.target, settings.coordinator)
+    from python_backend.engines.torch_engine import TorchEngine
+
+    return TorchEngine(folder, settings.target, settings.coordinator)
 
 
 def share_cores() -> None:

@@ -1,0 +1,142 @@
+"""The OpenVINO target engine: paged attention over weights as they are stored, on a CPU."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import openvino as ov
+
+from python_backend.engines.blocks import BlockTables
+from python_backend.engines.checkpoint import weights_sha256
+from python_backend.engines.decoder import read_config
+from python_backend.engines.openvino_attention import cache_names, check_compiled, check_release
+from python_backend.engines.openvino_graph import FEATURES, LOGITS, build_graph
+from python_backend.engines.openvino_rows import lay_out
+from python_backend.engines.openvino_weights import Weights, read_weights
+from python_backend.engines.self_check import load_reference, self_check
+from python_backend.engines.slots import Slots
+from python_backend.engines.torch_engine import check_fits, committed_rows
+from python_backend.protocol import Array, Description, TargetResult, TargetStep
+from python_backend.sampling.verify import accept, logit_rows
+from python_backend.settings import CoordinatorSettings, TargetSettings
+
+Floats = npt.NDArray[np.float32]
+
+
+class Outputs(NamedTuple):
+    """What one pass computed: views of the graph's own memory, valid until the next pass."""
+
+    logits: Floats  # [N, V] of the rows asked for
+    features: Floats | None  # [rows of the pass, F]
+    place: npt.NDArray[np.int64]  # [R] row of the pass that holds each packed row
+
+
+class OpenVinoEngine:
+    """A `TargetEngine` over a local checkpoint folder, on a CPU.
+
+    Raises CheckpointError for a checkpoint that is not supported, EngineError for another OpenVINO release and where
+    the logits disagree with the reference.
+    """
+
+    def __init__(self, folder: Path, target: TargetSettings, coordinator: CoordinatorSettings) -> None:
+        self.version = check_release()
+        self.config = read_config(folder)
+        check_fits(self.config.max_position, self.config.layers, target, coordinator)
+        self.target = target
+        self.folder = folder
+        self.sha256 = weights_sha256(folder)
+        self.slots = Slots(coordinator.max_sequences, coordinator.max_length, self.config.vocabulary_size)
+        # A sequence with one row takes another attention kernel than one with more, whose sums round differently.
+        self.minimum_rows = 2 if target.invariant else 1
+        longest = self.slots.max_length + self.minimum_rows - 1
+        weights = Weights(read_weights(folder, target.weights))
+        compiled = compile_graph(build_graph(self.config, weights, target.feature_layers, longest), target)
+        block_size = check_compiled(compiled, self.config)
+        self.blocks = BlockTables(self.slots.count, longest, block_size)
+        self.request = compiled.create_infer_request()
+        self.caches = self._allocate_caches()
+        reference = load_reference(folder, self.sha256, self.config.vocabulary_size)
+        self_check(reference, target.weights, lambda step: self.forward(step, np.arange(len(step.token_ids))).logits)
+        self.blocks.release(np.zeros(1, dtype=np.int32))
+
+    def describe(self) -> Description:
+        return Description(
+            name=self.folder.name,
+            role="target",
+            engine="openvino",
+            engine_version=self.version,
+            dtype=f"{self.target.weights}, invariant" if self.target.invariant else self.target.weights,
+            device="cpu",
+            weights_sha256=self.sha256,
+            vocabulary_size=self.config.vocabulary_size,
+            slots=self.slots.count,
+            max_length=self.slots.max_length,
+            feature_layers=self.target.feature_layers,
+            feature_size=len(self.target.feature_layers) * self.config.hidden_size,
+        )
+
+    def step(self, step: TargetStep) -> TargetResult:
+        """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
+        self.slots.begin(step)
+        outputs = self.forward(step, logit_rows(step))
+        acceptance = accept(step, outputs.logits, self.slots.history)
+        committed = self.slots.commit(step, acceptance.accepted)
+        features = outputs.features
+        return TargetResult(
+            accepted=acceptance.accepted,
+            next_token=acceptance.next_token,
+            feature_count=np.zeros_like(committed) if features is None else committed,
+            features=(
+                np.zeros((0, 0), dtype=np.float32)
+                if features is None
+                else features[outputs.place[committed_rows(step, committed)]]
+            ),
+            log_prob_count=acceptance.log_prob_count,
+            log_probs=acceptance.log_probs,
+        )
+
+    def forward(self, step: TargetStep, wanted: Array) -> Outputs:
+        """Run all rows of a step and store their keys and values. wanted: [N] packed rows that need logits."""
+        layout = lay_out(self.blocks, step, wanted, self.minimum_rows)
+        for name, values in layout.inputs.items():
+            self.request.set_tensor(name, ov.Tensor(values))
+        self.request.infer()
+        logits = self.request.get_tensor(LOGITS).data
+        features = self.request.get_tensor(FEATURES).data if self.target.feature_layers else None
+        return Outputs(logits, features, layout.place)
+
+    def release(self, slot: Array) -> None:
+        self.slots.release(slot)
+        self.blocks.release(slot)
+
+    def _allocate_caches(self) -> list[Floats]:
+        """Give every layer its cache. Memory of blocks that were never used is reserved, not used.
+
+        The request does not keep these arrays alive: whoever holds it must hold them too.
+        """
+        shape = (self.blocks.count, self.config.kv_heads, self.blocks.block_size, self.config.head_dim)
+        names = cache_names(self.config.layers)
+        caches = [np.zeros(shape, dtype=np.float32) for _ in names]
+        for name, cache in zip(names, caches, strict=True):
+            self.request.set_tensor(name, ov.Tensor(cache, shared_memory=True))
+        return caches
+
+
+def compile_graph(graph: ov.Model, target: TargetSettings) -> ov.CompiledModel:
+    """Compile for the CPU. Everything that can change results is set here: the plugin's own choices differ."""
+    return ov.Core().compile_model(
+        graph,
+        "CPU",
+        {
+            "INFERENCE_PRECISION_HINT": "f32",
+            "KV_CACHE_PRECISION": "f32",  # 8 bits would let rejected drafts change the codes of accepted rows
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32 if target.weights == "int8-dynamic" else 0,
+            "INFERENCE_NUM_THREADS": target.threads or len(os.sched_getaffinity(0)),
+            "NUM_STREAMS": 1,
+            "ENABLE_CPU_PINNING": False,  # the coordinator shares the cores
+        },
+    )
