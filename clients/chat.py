@@ -87,8 +87,9 @@ class Chat:
 
 def summary_line(answer: Answer) -> str:
     at_limit = answer.summary is not None and answer.summary.finish_reason == "length"
-    tokens = f"{len(answer.token_ids)} tokens" + (" (limit)" if at_limit else "")
-    parts = [tokens, f"{answer.tokens_per_s:.1f} tokens/s"]
+    count = len(answer.token_ids)
+    tokens = f"{count} token{'' if count == 1 else 's'}"
+    parts = [tokens + (" (limit)" if at_limit else ""), f"{answer.tokens_per_s:.1f} tokens/s"]
     if answer.first_token_s is not None:
         parts.append(f"first in {1000 * answer.first_token_s:.0f} ms")
     if answer.summary:

@@ -21,14 +21,17 @@ from clients.wire import Answer
 
 PROMPTS = {
     "chat": "What makes a good neighbour? Answer in a few sentences.",
-    "code": """Rewrite this function with a docstring, and show the whole function:
+    "code": """Rewrite this class with docstrings, and show the whole class:
 
-def running_mean(values, window):
-    means = []
-    for start in range(len(values) - window + 1):
-        chunk = values[start:start + window]
-        means.append(sum(chunk) / window)
-    return means""",
+class Stack:
+    def __init__(self):
+        self.items = []
+
+    def push(self, item):
+        self.items.append(item)
+
+    def pop(self):
+        return self.items.pop()""",
     "math": "A train travels 180 km in 3 hours. How far does it travel in 5 hours at that speed? Explain each step.",
 }
 PLAIN, SPECULATIVE = "plain", "speculative"
@@ -36,9 +39,10 @@ MODES: dict[str, dict[str, Any]] = {PLAIN: {"num_draft_tokens": 0}, SPECULATIVE:
 WARM_UP_TOKENS = 8
 
 HONEST_LINE = (
-    "Same target model, greedy, one request at a time, the two modes in turn on this machine. It shows that the tokens "
-    "do not change, and the gain for these prompts on this hardware. It is no benchmark: a drafter pays where the "
-    "text repeats itself, and a larger target or a busy server gives other numbers (`make load-test`)."
+    "Same target model, greedy, one request at a time, the two modes in turn on this machine. It shows that the "
+    "tokens do not change, and the gain for these prompts on this hardware. It is no benchmark: the code prompt asks "
+    "for given code again, which suits a drafter that copies, the others do not; other drafters, a larger target or "
+    "a busy server give other numbers (`make load-test`)."
 )
 
 
