@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import subprocess
 import threading
@@ -20,6 +21,7 @@ from build_scripts import triton_install
 from build_scripts.triton_install import PreflightError
 from python_backend.engines.checkpoint import CheckpointError, resolve_checkpoint
 from python_backend.settings import ROOT, Settings, load
+from python_backend.triton_bridge.link import link_folder
 
 REPOSITORY = ROOT / "model_repository"
 COORDINATOR, TWIN, TARGET = "angelspec", "angelspec_infer", "target"
@@ -110,7 +112,7 @@ class TritonServer:
         environment = os.environ | triton_install.environment(self._install) | self._overrides
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
-                self._command(),
+                self.command(),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -150,6 +152,7 @@ class TritonServer:
         self._process.wait()
         for region in triton_install.SHM.glob(f"{self._shm_prefix}*"):
             region.unlink(missing_ok=True)
+        shutil.rmtree(link_folder(self._process.pid), ignore_errors=True)
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -157,7 +160,8 @@ class TritonServer:
     def log_tail(self, lines: int = LOG_TAIL) -> str:
         return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
 
-    def _command(self) -> list[str]:
+    def command(self) -> list[str]:
+        """The words that start tritonserver."""
         preloaded = [TARGET, *self.settings.drafters, TWIN]
         return [
             str(self._install.binary),

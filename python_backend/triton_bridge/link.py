@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import socket
 import tempfile
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -65,11 +67,16 @@ class Host(Protocol):
     ) -> None: ...
 
 
+def link_folder(server_pid: int) -> Path:
+    """Where the models of this tritonserver meet."""
+    return Path(tempfile.gettempdir()) / f"angelspec-{os.getuid()}-{server_pid}"
+
+
 def link_address() -> str:
     """The socket of this server: both ends are children of one tritonserver.
 
     Raises PermissionError where another user could reach it."""
-    folder = Path(tempfile.gettempdir()) / f"angelspec-{os.getuid()}-{os.getppid()}"
+    folder = link_folder(os.getppid())
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid() or folder.stat().st_mode & 0o077:
         raise PermissionError(f"{folder} is open to other users; remove it")
@@ -97,21 +104,31 @@ class Channel:
         except (EOFError, OSError):
             return None
 
+    def hang_up(self) -> None:
+        """End both directions; whoever waits in `receive`, here or there, returns."""
+        with socket.socket(fileno=os.dup(self._connection.fileno())) as peer:
+            peer.shutdown(socket.SHUT_RDWR)
+
     def close(self) -> None:
+        """For the thread that receives, once it is done."""
         self._connection.close()
 
 
 class LinkResponder:
     """Answers one request of the twin."""
 
-    def __init__(self, key: int, channel: Channel) -> None:
-        self._key, self._channel = key, channel
+    def __init__(self, key: int, channel: Channel, done: Callable[[int], Any]) -> None:
+        """done: called with the key once the request is answered."""
+        self._key, self._channel, self._done = key, channel, done
         self.left = False
 
     def send(self, outputs: Tensors, final: bool) -> None:
+        if final:
+            self._done(self._key)
         self._channel.send(Answer(self._key, outputs, final))
 
     def fail(self, error: RequestError) -> None:
+        self._done(self._key)
         self._channel.send(Failure(self._key, str(error), error.code))
 
     def is_cancelled(self) -> bool:
@@ -122,7 +139,7 @@ class LinkServer:
     """The coordinator's end."""
 
     def __init__(self, host: Host, address: str) -> None:
-        self._host, self._address = host, address
+        self._host, self.address = host, address
         Path(address).unlink(missing_ok=True)
         self._listener = Listener(address, "AF_UNIX", backlog=8)
         self._closing = False
@@ -132,10 +149,10 @@ class LinkServer:
     def close(self) -> None:
         """Take no more connections; those that are open end with their peers."""
         self._closing = True
-        Client(self._address, "AF_UNIX").close()  # wakes accept
+        Client(self.address, "AF_UNIX").close()  # wakes accept
         self._thread.join()
         self._listener.close()
-        Path(self._address).parent.rmdir()
+        Path(self.address).parent.rmdir()
 
     def _accept(self) -> None:
         while True:
@@ -149,11 +166,12 @@ class LinkServer:
         responders: dict[int, LinkResponder] = {}
         while (message := channel.receive()) is not None:
             if isinstance(message, Submit):
-                responder = responders[message.key] = LinkResponder(message.key, channel)
+                responder = LinkResponder(message.key, channel, lambda key: responders.pop(key, None))
+                responders[message.key] = responder
                 self._host.submit(message.tensors, message.parameters, responder, message.request_id, message.timeout_s)
-            else:
-                responders[message.key].left = True
-        for responder in responders.values():
+            elif leaving := responders.get(message.key):
+                leaving.left = True
+        for responder in list(responders.values()):
             responder.left = True
         channel.close()
 
@@ -197,10 +215,11 @@ class LinkClient:
                 channel.send(Leave(key))
 
     def close(self) -> None:
+        """Hang up; what waits for an answer fails."""
         with self._lock:
-            channel, self._channel = self._channel, None
+            channel = self._channel
         if channel:
-            channel.close()
+            channel.hang_up()
 
     def _connect(self) -> Channel:
         with self._lock:
@@ -211,19 +230,23 @@ class LinkClient:
 
     def _read(self, channel: Channel) -> None:
         while (message := channel.receive()) is not None:
+            done = isinstance(message, Failure) or message.final
             with self._lock:
-                done = isinstance(message, Failure) or message.final
-                responder = self._waiting.pop(message.key) if done else self._waiting[message.key]
+                responder = self._waiting.pop(message.key, None) if done else self._waiting.get(message.key)
+            if responder is None:
+                continue  # it was failed when an earlier connection broke
             if isinstance(message, Failure):
                 responder.fail(RequestError(message.message, message.code))
             else:
                 responder.send(message.outputs, message.final)
         with self._lock:
             self._channel, lost = None, list(self._waiting)
+        channel.close()
         self._fail(lost, "model 'angelspec' was unloaded or its process died")
 
     def _fail(self, keys: list[int], message: str) -> None:
         with self._lock:
-            responders = [self._waiting.pop(key) for key in keys]
+            responders = [self._waiting.pop(key, None) for key in keys]
         for responder in responders:
-            responder.fail(RequestError(message, "UNAVAILABLE"))
+            if responder:
+                responder.fail(RequestError(message, "UNAVAILABLE"))

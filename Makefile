@@ -1,0 +1,45 @@
+# Thin targets: each runs one program that has a --help. ARGS="..." passes arguments on.
+
+PYTHON ?= python3.11
+HTTP_PORT ?= 8000
+GRPC_PORT ?= 8001
+METRICS_PORT ?= 8002
+ARGS ?=
+
+RUN := .venv/bin/python -m
+
+.PHONY: help setup demo serve test test-fast lint load-test bench-overhead clean
+.DEFAULT_GOAL := help
+
+help: ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
+
+setup: ## environment, packages, embedded model (PYTHON=..., PIP_ARGS=...)
+	@PIP_ARGS="$(PIP_ARGS)" $(PYTHON) -m build_scripts.setup
+
+demo: setup ## three streamed answers, then plain against speculative decoding
+	@$(RUN) build_scripts.with_server --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) clients.demo $(ARGS)
+
+serve: setup ## the server in the foreground (HTTP_PORT=, GRPC_PORT=, METRICS_PORT=)
+	@exec $(RUN) build_scripts.serve --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT) $(ARGS)
+
+test: setup ## all tests, those against a running Triton included
+	@$(RUN) pytest $(ARGS)
+
+test-fast: setup ## the tests that need no server
+	@$(RUN) pytest -m "not server" $(ARGS)
+
+lint: setup ## ruff and mypy
+	@$(RUN) ruff check
+	@$(RUN) ruff format --check
+	@$(RUN) mypy
+
+load-test: setup ## perf_analyzer sweep with a table and a plot
+	@$(RUN) build_scripts.with_server --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) clients.load_test $(ARGS)
+
+bench-overhead: setup ## time outside the engines
+	@$(RUN) build_scripts.bench_overhead $(ARGS)
+
+clean: ## remove the environment, the fetched model, cost tables and logs
+	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,79 @@
+"""The launcher without a server: what it checks, how it is told of settings, what it would run."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from build_scripts import serve, with_server
+from build_scripts.server import TritonServer, overridden
+from build_scripts.triton_install import PreflightError
+
+
+def test_settings_come_from_the_overrides_and_leave_the_environment_alone(monkeypatch, tmp_path):
+    monkeypatch.delenv("ANGELSPEC_CACHE_DIR", raising=False)
+    server = TritonServer(environment={"ANGELSPEC_CACHE_DIR": str(tmp_path)})
+    assert server.settings.cache_dir == tmp_path
+    assert server.log.is_relative_to(tmp_path)
+    assert "ANGELSPEC_CACHE_DIR" not in os.environ
+
+
+def test_the_environment_comes_back_after_an_error(monkeypatch):
+    monkeypatch.setenv("ANGELSPEC_TEST", "before")
+    inside = {"ANGELSPEC_TEST": "inside", "ANGELSPEC_OTHER": "inside"}
+    with contextlib.suppress(ValueError), overridden(inside):
+        assert os.environ["ANGELSPEC_TEST"] == "inside"
+        raise ValueError
+    assert os.environ["ANGELSPEC_TEST"] == "before"
+    assert "ANGELSPEC_OTHER" not in os.environ
+
+
+def test_ports_of_0_are_chosen_and_others_kept():
+    server = TritonServer(http_port=18123)
+    assert server.http_url == "127.0.0.1:18123"
+    assert len({server.http_url, server.grpc_url, server.metrics_url}) == 3
+
+
+def test_a_model_that_was_not_fetched_is_named_with_the_remedy(tmp_path):
+    server = TritonServer(environment={"ANGELSPEC_CACHE_DIR": str(tmp_path)})
+    with pytest.raises(PreflightError, match=r"smollm2-135m.*make setup"):
+        server.check()
+
+
+def test_every_drafter_of_the_settings_is_loaded_before_the_coordinator(tmp_path):
+    drafters = '{"drafter_a": {"kind": "prompt_lookup"}, "drafter_b": {"kind": "prompt_lookup"}}'
+    environment = {"ANGELSPEC_DRAFTERS": drafters, "ANGELSPEC_CACHE_DIR": str(tmp_path)}
+    command = TritonServer(environment=environment).command()
+    assert {"--load-model=target", "--load-model=drafter_a", "--load-model=drafter_b"} <= set(command)
+    assert "--load-model=angelspec" not in command
+
+
+def test_serve_reports_a_taken_port_in_one_line():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        result = run_serve("--http-port", str(port), "--grpc-port", "0", "--metrics-port", "0")
+    assert result.exit_code == 1
+    assert f"error: http port {port} on 127.0.0.1 cannot be used" in " ".join(result.output.split())
+
+
+def run_serve(*arguments):
+    app = typer.Typer()
+    app.command()(serve.main)
+    return CliRunner().invoke(app, list(arguments))
+
+
+def test_a_port_that_answers_something_else_is_no_server():
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        assert not with_server.is_serving(f"127.0.0.1:{other.getsockname()[1]}")
+
+
+def test_a_client_programs_exit_status_is_passed_on():
+    assert with_server.run("clients.demo", ["--no-such-option"], "127.0.0.1:1") == 2

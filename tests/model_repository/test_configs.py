@@ -1,0 +1,81 @@
+"""The models' configurations say what the code says."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+from tritonclient.utils import triton_to_np_dtype
+
+from python_backend.coordinator.request import ALIASES, Fields
+from python_backend.protocol import DESCRIPTION, DrafterResult, DrafterStep, TargetResult, TargetStep
+from python_backend.settings import ROOT
+
+REPOSITORY = ROOT / "model_repository"
+MODELS = sorted(folder.name for folder in REPOSITORY.iterdir())
+ENGINES = [(name, DrafterStep, DrafterResult) for name in MODELS if name.startswith("drafter_")]
+ENGINES.append(("target", TargetStep, TargetResult))
+
+
+def config(name):
+    return text_format.Parse((REPOSITORY / name / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+
+
+def numpy_types(tensors):
+    names = {t.name: model_config_pb2.DataType.Name(t.data_type).removeprefix("TYPE_") for t in tensors}
+    return {name: np.dtype(triton_to_np_dtype("BYTES" if t == "STRING" else t)) for name, t in names.items()}
+
+
+def columns(message):
+    return {f.name: f.metadata["dtype"] for f in dataclasses.fields(message)}
+
+
+@pytest.mark.parametrize(("name", "step", "result"), ENGINES)
+def test_an_engines_tensors_are_the_columns_of_the_step_protocol(name, step, result):
+    parsed = config(name)
+    assert numpy_types(parsed.input) == columns(step)
+    assert numpy_types(parsed.output) == columns(result) | {DESCRIPTION: np.dtype(object)}
+    assert all(tensor.optional for tensor in parsed.input)
+
+
+@pytest.mark.parametrize(("name", "step", "result"), ENGINES)
+def test_an_engine_takes_the_whole_batch_in_one_call_from_one_instance(name, step, result):
+    parsed = config(name)
+    assert parsed.max_batch_size == 0
+    assert not parsed.model_transaction_policy.decoupled
+    assert [group.count for group in parsed.instance_group] == [1]
+
+
+def test_the_coordinators_inputs_are_the_fields_of_a_request():
+    names = {tensor.name for tensor in config("angelspec").input}
+    assert names == Fields.model_fields.keys() | ALIASES.keys()
+    assert all(tensor.optional for tensor in config("angelspec").input)
+
+
+def test_the_twin_has_the_same_tensors_without_a_batch_axis():
+    streaming, twin = config("angelspec"), config("angelspec_infer")
+    assert list(twin.input) == list(streaming.input)
+    assert list(twin.output) == list(streaming.output)
+    assert (streaming.max_batch_size, twin.max_batch_size) == (1, 0)
+    assert streaming.model_transaction_policy.decoupled
+    assert not twin.model_transaction_policy.decoupled
+
+
+def test_text_is_the_first_output():
+    assert config("angelspec").output[0].name == "text_output"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_folder_is_named_as_its_model_and_its_code_only_wires(name):
+    assert config(name).name == name
+    assert len((Path(REPOSITORY) / name / "1" / "model.py").read_text().splitlines()) <= 40
+
+
+def test_every_drafter_of_the_default_settings_has_a_model():
+    from python_backend.settings import Settings
+
+    assert set(Settings.model_fields["drafters"].default) <= set(MODELS)
