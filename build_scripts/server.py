@@ -68,7 +68,7 @@ class TritonServer:
         self._install = triton_install.find_install()
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.log = log or self.settings.cache_dir / "logs" / f"server-{stamp}-{self.ports['http']}.log"
-        self._shm_prefix = f"angelspec-{os.getpid()}-{self.ports['http']}-"
+        self.shm_prefix = f"angelspec-{os.getpid()}-{self.ports['http']}-"
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -144,15 +144,18 @@ class TritonServer:
             self.kill()
 
     def kill(self) -> None:
-        """End the server and its models at once, and remove their shared memory."""
+        """End the server and its models at once, and remove what they leave behind."""
         if self._process is None:
             return
+        group = self._process.pid
         with suppress(ProcessLookupError):  # all of them may have ended
-            os.killpg(self._process.pid, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
         self._process.wait()
-        for region in triton_install.SHM.glob(f"{self._shm_prefix}*"):
+        wait_for_group(group)
+        for region in triton_install.SHM.glob(f"{self.shm_prefix}*"):
             region.unlink(missing_ok=True)
-        shutil.rmtree(link_folder(self._process.pid), ignore_errors=True)
+        shutil.rmtree(link_folder(group), ignore_errors=True)
+        self._process = None
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
@@ -176,7 +179,7 @@ class TritonServer:
             f"--metrics-address={self.host}",
             f"--metrics-port={self.ports['metrics']}",
             f"--exit-timeout-secs={EXIT_S}",
-            f"--backend-config=python,shm-region-prefix-name={self._shm_prefix}",
+            f"--backend-config=python,shm-region-prefix-name={self.shm_prefix}",
         ]
 
     def _wait_until_live(self) -> None:
@@ -245,6 +248,15 @@ class TritonServer:
                     time.sleep(POLL_S)
             except httpx.TransportError:
                 return  # it ended meanwhile
+
+
+def wait_for_group(group: int) -> None:
+    """Until no process of a group that was killed is left, but not for ever."""
+    deadline = time.monotonic() + EXIT_S
+    with suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(group, 0)
+            time.sleep(POLL_S)
 
 
 def _die_with_parent() -> None:

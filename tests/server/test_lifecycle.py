@@ -1,0 +1,208 @@
+"""A server that cannot come up says why, one that loses an engine gets over it, and none leaves anything behind."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+from build_scripts.server import REPOSITORY, ServerStartError
+from build_scripts.triton_install import SHM
+from clients import transport, wire
+from clients.wire import ServerError
+from python_backend.settings import ROOT
+from python_backend.triton_bridge.link import link_folder
+from tests.server.conftest import ServerUnderTest
+
+pytestmark = pytest.mark.server
+
+PROMPT = {"text_input": "The capital of France is", "max_tokens": 4}
+STORY = {"messages": wire.chat_messages(("user", "Tell me a story."))}
+SMALL = {"ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "4", "ANGELSPEC_BUDGET__POLICY": "fixed"}
+
+IDLE_TARGET = """
+from dataclasses import dataclass
+
+from python_backend.protocol import Description
+from python_backend.triton_bridge.models import EngineModel
+
+
+class Engine:
+    def describe(self):
+        return Description("idle", "target", "none", "1", "float32", "cpu", "", {vocabulary}, {slots}, 2048, (), 0)
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.model = EngineModel.of_target(Engine())
+
+    def execute(self, requests):
+        return self.model.execute(requests)
+"""
+
+
+def repository_with(folder: Path, model: str, code: str) -> Path:
+    """The shipped models, one of them with other code."""
+    for shipped in REPOSITORY.iterdir():
+        if shipped.name != model:
+            (folder / shipped.name).symlink_to(shipped)
+    shutil.copytree(REPOSITORY / model, folder / model)
+    (folder / model / "1" / "model.py").write_text(code)
+    return folder
+
+
+@pytest.fixture
+def idle_repository(tmp_path):
+    """A target that only describes itself: such a server starts fast."""
+    return repository_with(tmp_path, "target", IDLE_TARGET.format(vocabulary=49152, slots=32))
+
+
+def processes(text: str) -> list[int]:
+    """Living processes whose command line has this text."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in line:
+            found.append(int(folder.name))
+    return found
+
+
+def wait_until(condition, timeout_s=30.0):
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition not reached"
+        time.sleep(0.1)
+
+
+def test_engines_that_do_not_fit_stop_the_start_with_both_numbers(tmp_path):
+    repository = repository_with(tmp_path, "target", IDLE_TARGET.format(vocabulary=49152, slots=3))
+    server = ServerUnderTest(repository=repository, environment=SMALL)
+    with pytest.raises(ServerStartError, match=r"the target has 3 slots, coordinator\.max_sequences is 4"):
+        server.start()
+    assert processes(str(repository)) == []
+
+
+def test_a_model_that_does_not_load_stops_the_start_with_its_error(tmp_path):
+    repository = repository_with(tmp_path, "drafter_prompt_lookup", "raise RuntimeError('no drafter today')")
+    server = ServerUnderTest(repository=repository, environment=SMALL)
+    with pytest.raises(ServerStartError, match="no drafter today"):
+        server.start()
+    assert processes(str(repository)) == []
+
+
+def serve(repository: Path) -> subprocess.Popen[str]:
+    """`make serve` on free ports, once it has said that it is ready."""
+    arguments = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "build_scripts.serve", f"--repository={repository}", *arguments],
+        cwd=ROOT,
+        env=os.environ | SMALL,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout
+    line = process.stdout.readline()
+    assert re.search(r"ready +gRPC 127\.0\.0\.1:\d+ +HTTP 127\.0\.0\.1:\d+ +metrics 127\.0\.0\.1:\d+", line), line
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_serve_and_its_server(idle_repository, number):
+    process = serve(idle_repository)
+    assert len(processes(str(idle_repository))) > 4  # the launcher, the server and its models
+    process.send_signal(number)
+    assert process.communicate(timeout=60)[0] == "stopped\n"
+    assert process.returncode == 0
+    assert processes(str(idle_repository)) == []
+
+
+def test_a_launcher_that_is_killed_takes_the_server_with_it(idle_repository):
+    process = serve(idle_repository)
+    process.kill()
+    process.communicate()
+    wait_until(lambda: processes(str(idle_repository)) == [])
+
+
+@pytest.fixture(scope="module")
+def own_server():
+    """One that tests may break."""
+    with ServerUnderTest(environment=SMALL) as running:
+        yield running
+
+
+def stub(server: ServerUnderTest, model: str) -> int:
+    """The process of a model."""
+    (pid,) = set(processes(f"/{model}/1/model.py")) & set(processes(server.shm_prefix))
+    return pid
+
+
+def test_a_target_that_dies_fails_its_requests_shows_in_readiness_and_is_replaced(own_server):
+    readiness = []
+    ready = f"http://{own_server.http_url}/v2/health/ready"
+    stream = transport.stream_grpc(STORY | {"max_tokens": 1500, "min_tokens": 1500}, own_server.grpc_url)
+    next(stream)
+    os.kill(stub(own_server, "target"), signal.SIGKILL)
+    failed = threading.Event()
+
+    def watch():
+        while not failed.wait(0.1):
+            readiness.append(httpx.get(ready, timeout=30).status_code)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with pytest.raises(ServerError, match="the process of model 'target' died; it was replaced"):
+        list(stream)
+    failed.set()
+    watcher.join()
+    assert 400 in readiness
+    assert len(transport.generate(PROMPT, own_server.http_url).token_ids) == 4
+    assert httpx.get(ready, timeout=30).status_code == 200
+    wait_until(lambda: own_server.slots_in_use() == 0)
+
+
+def test_the_twin_forwards_to_a_coordinator_that_was_loaded_again(own_server):
+    body = wire.encode_infer(PROMPT)
+    url = f"http://{own_server.http_url}/v2"
+
+    def ask():
+        return httpx.post(f"{url}/models/angelspec_infer/infer", json=body, timeout=60)
+
+    assert ask().status_code == 200
+    httpx.post(f"{url}/repository/models/angelspec/unload", timeout=60)
+    wait_until(lambda: "angelspec' is not loaded" in ask().text)
+    assert httpx.post(f"{url}/repository/models/angelspec/load", timeout=60).status_code == 200
+    assert ask().status_code == 200
+
+
+def test_stopping_lets_streams_finish_and_leaves_nothing_behind(own_server):
+    counts: list[int] = []
+
+    def read():
+        chunks = transport.stream_grpc(STORY | {"max_tokens": 40, "min_tokens": 40}, own_server.grpc_url)
+        counts.append(sum(len(chunk.token_ids) for chunk in chunks))
+
+    threads = [threading.Thread(target=read) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: own_server.slots_in_use() == 3)
+    links = [link_folder(pid) for pid in processes(f"--http-port={own_server.ports['http']}")]
+    own_server.stop()
+    for thread in threads:
+        thread.join()
+    assert counts == [40, 40, 40]
+    assert processes(own_server.shm_prefix) == []
+    assert list(SHM.glob(f"{own_server.shm_prefix}*")) == []
+    assert links
+    assert not any(folder.exists() for folder in links)
