@@ -76,7 +76,7 @@ class CoordinatorSettings(Section):
 
 class BudgetSettings(Section):
     policy: PolicyName = Field("dcut", description="how many drafts are verified")
-    rho: tuple[float, ...] = Field((0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs")
+    rho: tuple[float, ...] = Field((0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs; 0 = plain decoding")
     profile_context: int = Field(128, ge=1, description="context length at which the cost table is measured")
     profile_repeats: int = Field(3, ge=1, description="timed calls a point of the cost table; the median counts")
     profile_reuse: bool = Field(True, description="reuse a saved table with the same fingerprint")
@@ -84,8 +84,8 @@ class BudgetSettings(Section):
     @field_validator("rho")
     @classmethod
     def _rho_in_range(cls, rho: tuple[float, ...]) -> tuple[float, ...]:
-        if not rho or any(not 0 < r <= 1 for r in rho):
-            raise ValueError(f"rho is {rho}: every fraction must be above 0 and at most 1")
+        if not rho or any(not 0 <= r <= 1 for r in rho):
+            raise ValueError(f"rho is {rho}: there must be one, and every fraction lies between 0 and 1")
         return tuple(sorted(rho))
 
 

@@ -137,8 +137,10 @@ class Service:
         finally:
             self._started.set()
         self.metrics.set("angelspec_ready", 1)
-        while not self._stopped:
-            self._wake.clear()
+        while True:
+            self._wake.clear()  # before looking: what comes after it is either seen below or wakes the wait
+            if self._stopped:
+                break
             try:
                 if not self._loop.step():
                     self._wake.wait(IDLE_WAIT_S if self._busy() else None)

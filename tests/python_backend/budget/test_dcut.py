@@ -81,3 +81,9 @@ def test_a_steep_cost_cuts_and_a_flat_cost_keeps():
     steep = select(confidence, available, 16, RHO, lambda batch, rows: float(rows**2))
     assert flat.rho == 1.0
     assert steep.rho == 0.25
+
+
+def test_rho_0_is_plain_decoding():
+    confidence = np.full((4, 4), 0.05, dtype=np.float32)
+    choice = select(confidence, np.full(4, 4), 16, (0.0, *RHO), lambda batch, rows: float(rows))
+    assert (choice.rows, choice.kept.sum(), choice.rho) == (4, 0, 0.0)
