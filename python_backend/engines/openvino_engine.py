@@ -15,9 +15,9 @@ from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import read_config
 from python_backend.engines.openvino_attention import cache_names, check_compiled, check_release
 from python_backend.engines.openvino_graph import FEATURES, LOGITS, build_graph
-from python_backend.engines.openvino_rows import lay_out
+from python_backend.engines.openvino_rows import FREE, INVARIANT, Piece, cut, lay_out
 from python_backend.engines.openvino_weights import Weights, read_weights
-from python_backend.engines.self_check import load_reference, self_check
+from python_backend.engines.self_check import CHECK_ROWS, load_reference, self_check
 from python_backend.engines.slots import Slots
 from python_backend.engines.torch_engine import check_fits, committed_rows
 from python_backend.protocol import Array, Description, TargetResult, TargetStep
@@ -28,11 +28,10 @@ Floats = npt.NDArray[np.float32]
 
 
 class Outputs(NamedTuple):
-    """What one pass computed: views of the graph's own memory, valid until the next pass."""
+    """What a step computed: views of the graph's own memory or copies, valid until the next pass."""
 
     logits: Floats  # [N, V] of the rows asked for
-    features: Floats | None  # [rows of the pass, F]
-    place: npt.NDArray[np.int64]  # [R] row of the pass that holds each packed row
+    features: Floats | None  # [R, F] of the packed rows
 
 
 class OpenVinoEngine:
@@ -50,17 +49,18 @@ class OpenVinoEngine:
         self.folder = folder
         self.sha256 = weights_sha256(folder)
         self.slots = Slots(coordinator.max_sequences, coordinator.max_length, self.config.vocabulary_size)
-        # A sequence with one row takes another attention kernel than one with more, whose sums round differently.
-        self.minimum_rows = 2 if target.invariant else 1
-        longest = self.slots.max_length + self.minimum_rows - 1
+        self.limits = INVARIANT if target.invariant else FREE
+        longest = max(self.slots.max_length + self.limits.fewest - 1, CHECK_ROWS)
         weights = Weights(read_weights(folder, target.weights))
-        compiled = compile_graph(build_graph(self.config, weights, target.feature_layers, longest), target)
+        compiled = compile_graph(
+            build_graph(self.config, weights, target.feature_layers, longest, target.invariant), target
+        )
         block_size = check_compiled(compiled, self.config)
         self.blocks = BlockTables(self.slots.count, longest, block_size)
         self.request = compiled.create_infer_request()
         self.caches = self._allocate_caches()
         reference = load_reference(folder, self.sha256, self.config.vocabulary_size)
-        self_check(reference, target.weights, lambda step: self.forward(step, np.arange(len(step.token_ids))).logits)
+        self_check(reference, target, lambda step: self.forward(step, np.arange(len(step.token_ids))).logits)
         self.blocks.release(np.zeros(1, dtype=np.int32))
 
     def describe(self) -> Description:
@@ -91,9 +91,7 @@ class OpenVinoEngine:
             next_token=acceptance.next_token,
             feature_count=np.zeros_like(committed) if features is None else committed,
             features=(
-                np.zeros((0, 0), dtype=np.float32)
-                if features is None
-                else features[outputs.place[committed_rows(step, committed)]]
+                np.zeros((0, 0), dtype=np.float32) if features is None else features[committed_rows(step, committed)]
             ),
             log_prob_count=acceptance.log_prob_count,
             log_probs=acceptance.log_probs,
@@ -101,13 +99,23 @@ class OpenVinoEngine:
 
     def forward(self, step: TargetStep, wanted: Array) -> Outputs:
         """Run all rows of a step and store their keys and values. wanted: [N] packed rows that need logits."""
-        layout = lay_out(self.blocks, step, wanted, self.minimum_rows)
-        for name, values in layout.inputs.items():
+        passes = [self._pass(step, piece, wanted) for piece in cut(step, self.limits.most)]
+        if len(passes) == 1:
+            return passes[0]
+        features = [p.features for p in passes if p.features is not None]
+        return Outputs(np.concatenate([p.logits for p in passes]), np.concatenate(features) if features else None)
+
+    def _pass(self, step: TargetStep, piece: Piece, wanted: Array) -> Outputs:
+        mine = wanted[(wanted >= piece.first) & (wanted < piece.last)] - piece.first
+        token_ids = step.token_ids[piece.first : piece.last]
+        for name, values in lay_out(self.blocks, piece, token_ids, mine, self.limits).items():
             self.request.set_tensor(name, ov.Tensor(values))
         self.request.infer()
-        logits = self.request.get_tensor(LOGITS).data
-        features = self.request.get_tensor(FEATURES).data if self.target.feature_layers else None
-        return Outputs(logits, features, layout.place)
+        logits = self.request.get_tensor(LOGITS).data[: len(mine)]
+        features = self.request.get_tensor(FEATURES).data[: len(token_ids)] if self.target.feature_layers else None
+        if piece.last - piece.first < len(step.token_ids):  # another pass follows and would overwrite them
+            return Outputs(logits.copy(), None if features is None else features.copy())
+        return Outputs(logits, features)
 
     def release(self, slot: Array) -> None:
         self.slots.release(slot)

@@ -14,24 +14,31 @@ from python_backend.engines.openvino_weights import Weights, matrix_node
 from python_backend.engines.quantised import Floats
 
 TOKEN_IDS, POSITIONS, LOGIT_ROWS = "token_ids", "positions", "logit_rows"
+ATTENTION_ROWS, ANSWER_ROWS = "attention_rows", "answer_rows"
 LOGITS, FEATURES = "logits", "features"
 
 Node = Any
 
 
-def build_graph(config: DecoderConfig, weights: Weights, capture: tuple[int, ...], positions: int) -> ov.Model:
+def build_graph(
+    config: DecoderConfig, weights: Weights, capture: tuple[int, ...], positions: int, spread: bool
+) -> ov.Model:
     """The network. Weights are consumed: a tensor that no layer uses is an error.
 
     capture: decoder layers whose residual stream is kept, as it is after the layer; the number of layers means the
-    final norm's output. positions: the longest sequence.
+    final norm's output. positions: the longest sequence. spread: attention has rows of its own.
 
-    Inputs: token_ids, positions [R] and logit_rows [N] int64, those of `PagedInputs`, and the caches. Outputs: logits
-    [N, vocabulary] of the rows asked for; features [R, len(capture) * hidden] where something is captured.
+    Inputs, int64: token_ids [R], positions [A], logit_rows [N]; those of `PagedInputs`; the caches. With `spread` also
+    attention_rows [A], the row that each row of attention repeats, and answer_rows [R], where each row's answer is;
+    otherwise A = R. Outputs: logits [N, vocabulary] of the rows asked for; features [R, len(capture) * hidden] where
+    something is captured.
     """
     token_ids, position, logit_rows = (parameter(n, np.int64, [-1]) for n in (TOKEN_IDS, POSITIONS, LOGIT_ROWS))
     paged = PagedInputs.create()
     parameters = [token_ids, position, logit_rows, *paged.parameters()]
     rotate = _Rotation(config, position, positions)
+    spreads: list[Node] = [parameter(n, np.int64, [-1]) for n in (ATTENTION_ROWS, ANSWER_ROWS)] if spread else []
+    parameters += spreads
 
     embedding = matrix_node([weights.take("model.embed_tokens.weight")])
     hidden = ops.gather(embedding, token_ids, _int(0))
@@ -40,7 +47,7 @@ def build_graph(config: DecoderConfig, weights: Weights, capture: tuple[int, ...
         prefix = f"model.layers.{i}."
         caches = cache_parameters(i, config)
         parameters += caches
-        hidden = ops.add(hidden, _attention(config, weights, prefix, hidden, rotate, caches, paged))
+        hidden = ops.add(hidden, _attention(config, weights, prefix, hidden, rotate, caches, paged, spreads))
         hidden = ops.add(hidden, _mlp(config, weights, prefix, hidden))
         kept[i] = hidden
     hidden = _norm(config, hidden, weights.vector("model.norm.weight"))
@@ -62,10 +69,13 @@ def _attention(
     rotate: _Rotation,
     caches: list[Any],
     paged: PagedInputs,
+    spreads: list[Node],
 ) -> Node:
     heads, kv_heads, head_dim = config.heads, config.kv_heads, config.head_dim
     names = [f"{prefix}self_attn.{part}_proj" for part in ("q", "k", "v")]
     rows = _linear(weights, _norm(config, hidden, weights.vector(prefix + "input_layernorm.weight")), *names)
+    if spreads:
+        rows = ops.gather(rows, spreads[0], _int(0))
     rotated, value = _split(rows, (heads + kv_heads) * head_dim, kv_heads * head_dim)
     rotated = ops.reshape(rotated, _int(-1, heads + kv_heads, head_dim), False)
     query_norm = weights.optional_vector(prefix + "self_attn.q_norm.weight")
@@ -75,8 +85,10 @@ def _attention(
     query, key = _split(rotate(rotated), heads, kv_heads)
     query = ops.reshape(query, _int(-1, heads * head_dim), False)
     key = ops.reshape(key, _int(-1, kv_heads * head_dim), False)
-    answer = paged_attention(query, key, value, caches, paged, config)
-    return _linear(weights, ops.reshape(answer, _int(-1, heads * head_dim), False), prefix + "self_attn.o_proj")
+    answer = ops.reshape(paged_attention(query, key, value, caches, paged, config), _int(-1, heads * head_dim), False)
+    if spreads:
+        answer = ops.gather(answer, spreads[1], _int(0))
+    return _linear(weights, answer, prefix + "self_attn.o_proj")
 
 
 def _mlp(config: DecoderConfig, weights: Weights, prefix: str, hidden: Node) -> Node:

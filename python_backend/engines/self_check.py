@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from python_backend.engines.base import EngineError
-from python_backend.protocol import TargetStep
+from python_backend.protocol import TargetStep, row_starts
 from python_backend.sampling.params import greedy_columns
 from python_backend.settings import CoordinatorSettings, TargetSettings, WeightMode
 
@@ -22,6 +22,7 @@ Floats = npt.NDArray[np.float32]
 
 FILE = "reference_logits.json"
 ROWS = (20, 4, 1)  # a prompt chunk, a verify pass and a decode, one after the other
+CHECK_ROWS = 64  # of the pass that must give the same bits
 COLUMNS = 64  # vocabulary ids compared, spread evenly
 # Largest difference allowed, as a part of the largest reference logit. Measured on the embedded model: 1e-5 for exact
 # weights, up to 0.15 for 8 bits; weights with rounded zero points, which write repetitive text, are at 1.
@@ -37,28 +38,38 @@ class Reference(NamedTuple):
     logits: list[list[float]]  # [sum(ROWS), COLUMNS]
 
 
-def self_check(reference: Reference, mode: WeightMode, forward: Callable[[TargetStep], Floats]) -> None:
-    """Raise EngineError where the engine's logits are further from the reference than the mode allows.
+def self_check(reference: Reference, target: TargetSettings, forward: Callable[[TargetStep], Floats]) -> None:
+    """Raise EngineError where logits are further from the reference than the weights explain, or, with
+    `target.invariant`, depend on the shape of the pass.
 
-    forward: logits [R, vocabulary] of all rows of a step on slot 0.
+    forward: logits [R, vocabulary] of all rows of a step on slot 0, whose first CHECK_ROWS rows may be overwritten.
     """
     token_ids = np.array(reference.token_ids, dtype=np.int32)
-    computed: list[Floats] = []
-    past = 0
-    for count in ROWS:
-        logits = forward(step_of(token_ids[past : past + count], past))
-        computed.append(logits[:, reference.columns].copy())
-        past += count
+    starts = row_starts(np.array(ROWS))
+    computed = np.concatenate(
+        [
+            forward(step_of(token_ids[start:end], start))[:, reference.columns]
+            for start, end in zip(starts[:-1].tolist(), starts[1:].tolist(), strict=True)
+        ]
+    )
     expected = np.array(reference.logits, dtype=np.float32)
-    difference = np.abs(np.concatenate(computed) - expected)
-    row, column = np.unravel_index(np.nanargmax(difference), difference.shape)
-    limit = LIMITS[mode] * float(np.abs(expected).max())
-    if not difference.max() <= limit:  # also refuses NaN
+    difference = np.abs(computed - expected)
+    row, column = np.unravel_index(np.argmax(difference), difference.shape)  # finds NaN first
+    limit = LIMITS[target.weights] * float(np.abs(expected).max())
+    if not difference[row, column] <= limit:
         raise EngineError(
             f"self-check failed: the logit of token {reference.columns[column]} after {row + 1} tokens is "
-            f"{np.concatenate(computed)[row, column]:.6g}, the reference says {expected[row, column]:.6g}, limit of "
-            f"the difference {limit:.2g} for weights '{mode}'. Fetch the model again; if it stays so, use engine torch"
+            f"{computed[row, column]:.6g}, the reference says {expected[row, column]:.6g}, limit of the difference "
+            f"{limit:.2g} with target.weights {target.weights}. Fetch the model again, or use target.engine torch"
         )
+    if target.invariant:
+        whole = forward(step_of(np.resize(token_ids, CHECK_ROWS), 0))[: len(token_ids), reference.columns]
+        if (unequal := whole != computed).any():
+            raise EngineError(
+                f"self-check failed: {unequal.any(axis=1).sum()} of {len(whole)} rows have other logits in a pass of "
+                f"{CHECK_ROWS} rows than in passes of {', '.join(map(str, ROWS))}, by up to "
+                f"{np.abs(whole - computed).max():.2g}: this processor cannot serve target.invariant true"
+            )
 
 
 def load_reference(folder: Path, sha256: str, vocabulary_size: int) -> Reference:

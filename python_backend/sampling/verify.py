@@ -90,10 +90,11 @@ def choose(
             logits[r, params.end_ids[end_starts[i] : end_starts[i + 1]]] = -np.inf
         _process(params, i, words[i], logits[r], tokens[i, :position])
     drawn = params.temperature[rows.sequence] > 0
+    if not drawn.any():  # without a copy of the rows
+        return logits.argmax(axis=1).astype(np.int32)
     chosen = np.empty(len(logits), dtype=np.int32)
-    chosen[~drawn] = logits[~drawn].argmax(axis=1) if not drawn.all() else 0
-    if drawn.any():
-        chosen[drawn] = race(logits[drawn], params.seed[rows.sequence[drawn]], rows.position[drawn])
+    chosen[~drawn] = logits[~drawn].argmax(axis=1)
+    chosen[drawn] = race(logits[drawn], params.seed[rows.sequence[drawn]], rows.position[drawn])
     return chosen
 
 
