@@ -11,8 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from build_scripts.server import HOST, POLL_S, REPOSITORY, ServerStartError, TritonServer
-from build_scripts.triton_install import PreflightError
+from build_scripts.server import HOST, POLL_S, REPOSITORY, TROUBLE, TritonServer
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -44,7 +43,7 @@ def main(
         )
         with status:
             server.start()
-    except (PreflightError, ServerStartError) as error:
+    except TROUBLE as error:
         console.print(f"error: {error}", style="red", markup=False, highlight=False)
         raise typer.Exit(1) from error
     except KeyboardInterrupt:

@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 import httpx
+from pydantic import ValidationError
 
 from build_scripts import triton_install
 from build_scripts.triton_install import PreflightError
@@ -36,6 +37,10 @@ Report = Callable[[str], None]
 
 class ServerStartError(RuntimeError):
     """The server did not come up; the message has its reason and the end of its log."""
+
+
+# what keeps a server from running, each with a message for its user; wrong settings among them
+TROUBLE = (PreflightError, ServerStartError, ValidationError, FileNotFoundError)
 
 
 class TritonServer:
@@ -122,7 +127,7 @@ class TritonServer:
             )
         try:
             self._wait_until_live()
-            self._load_coordinator()
+            self.load_coordinator()
         except BaseException:
             self.kill()
             raise
@@ -194,7 +199,7 @@ class TritonServer:
                     pass  # it does not listen before its models are loaded
                 time.sleep(POLL_S)
 
-    def _load_coordinator(self) -> None:
+    def load_coordinator(self) -> None:
         """The one load call that returns when the start-up checks and the cost table are done.
 
         Not at the server's start: models can call each other only once it serves.
@@ -239,8 +244,9 @@ class TritonServer:
         deadline = time.monotonic() + self.settings.coordinator.drain_s
         with httpx.Client(base_url=f"http://{self.http_url}", timeout=2.0) as client:
             try:
-                for model in (COORDINATOR, TWIN):
-                    client.post(f"/v2/repository/models/{model}/unload")
+                unloads = [client.post(f"/v2/repository/models/{model}/unload") for model in (COORDINATOR, TWIN)]
+                if any(answer.is_error for answer in unloads):
+                    return  # a server that was not started in explicit mode
                 while time.monotonic() < deadline and self.is_running():
                     states = {m["name"]: m.get("state") for m in client.post("/v2/repository/index").json()}
                     if not {states.get(COORDINATOR), states.get(TWIN)} & {"READY", "UNLOADING"}:

@@ -13,8 +13,7 @@ import httpx
 import typer
 from rich.console import Console
 
-from build_scripts.server import COORDINATOR, HOST, ServerStartError, TritonServer
-from build_scripts.triton_install import PreflightError
+from build_scripts.server import COORDINATOR, HOST, TROUBLE, TritonServer
 
 
 def is_serving(http_url: str) -> bool:
@@ -47,7 +46,7 @@ def main(
             server = TritonServer(report=status.update)
             server.start()
         code = run(program, context.args, server.grpc_url)
-    except (PreflightError, ServerStartError) as error:
+    except TROUBLE as error:
         console.print(f"error: {error}", style="red", markup=False, highlight=False)
         code = 1
     except KeyboardInterrupt:

@@ -63,6 +63,14 @@ def test_serve_reports_a_taken_port_in_one_line():
     assert f"error: http port {port} on 127.0.0.1 cannot be used" in " ".join(result.output.split())
 
 
+def test_serve_reports_a_wrong_setting_by_its_key(monkeypatch):
+    monkeypatch.setenv("ANGELSPEC_COORDINATOR__DEPTH", "-1")
+    result = run_serve()
+    assert result.exit_code == 1
+    assert "coordinator.depth" in result.output
+    assert "Traceback" not in result.output
+
+
 def run_serve(*arguments):
     app = typer.Typer()
     app.command()(serve.main)

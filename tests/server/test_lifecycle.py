@@ -27,9 +27,13 @@ pytestmark = pytest.mark.server
 
 PROMPT = {"text_input": "The capital of France is", "max_tokens": 4}
 STORY = {"messages": wire.chat_messages(("user", "Tell me a story."))}
-SMALL = {"ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "4", "ANGELSPEC_BUDGET__POLICY": "fixed"}
+SMALL = {
+    "ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "4",
+    "ANGELSPEC_COORDINATOR__DRAIN_S": "120",
+    "ANGELSPEC_BUDGET__POLICY": "fixed",
+}
 
-IDLE_TARGET = """
+TARGET_OF_THREE_SLOTS = """
 from dataclasses import dataclass
 
 from python_backend.protocol import Description
@@ -38,7 +42,7 @@ from python_backend.triton_bridge.models import EngineModel
 
 class Engine:
     def describe(self):
-        return Description("idle", "target", "none", "1", "float32", "cpu", "", {vocabulary}, {slots}, 2048, (), 0)
+        return Description("idle", "target", "none", "1", "float32", "cpu", "", 49152, 3, 2048, (), 0)
 
 
 class TritonPythonModel:
@@ -47,6 +51,17 @@ class TritonPythonModel:
 
     def execute(self, requests):
         return self.model.execute(requests)
+"""
+
+
+IDLE_MODEL = """
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            request.get_response_sender().send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 
 
@@ -62,8 +77,11 @@ def repository_with(folder: Path, model: str, code: str) -> Path:
 
 @pytest.fixture
 def idle_repository(tmp_path):
-    """A target that only describes itself: such a server starts fast."""
-    return repository_with(tmp_path, "target", IDLE_TARGET.format(vocabulary=49152, slots=32))
+    """The shipped configurations with models that do nothing: such a server starts fast."""
+    for shipped in REPOSITORY.iterdir():
+        shutil.copytree(shipped, tmp_path / shipped.name)
+        (tmp_path / shipped.name / "1" / "model.py").write_text(IDLE_MODEL)
+    return tmp_path
 
 
 def processes(text: str) -> list[int]:
@@ -87,7 +105,7 @@ def wait_until(condition, timeout_s=30.0):
 
 
 def test_engines_that_do_not_fit_stop_the_start_with_both_numbers(tmp_path):
-    repository = repository_with(tmp_path, "target", IDLE_TARGET.format(vocabulary=49152, slots=3))
+    repository = repository_with(tmp_path, "target", TARGET_OF_THREE_SLOTS)
     server = ServerUnderTest(repository=repository, environment=SMALL)
     with pytest.raises(ServerStartError, match=r"the target has 3 slots, coordinator\.max_sequences is 4"):
         server.start()
@@ -133,6 +151,22 @@ def test_a_launcher_that_is_killed_takes_the_server_with_it(idle_repository):
     process.kill()
     process.communicate()
     wait_until(lambda: processes(str(idle_repository)) == [])
+
+
+class PlainTriton(ServerUnderTest):
+    """Triton as one starts it by hand: all models at once, nothing loaded afterwards."""
+
+    def command(self):
+        return [word for word in super().command() if not word.startswith(("--model-control-mode", "--load-model"))]
+
+    def load_coordinator(self):
+        pass
+
+
+def test_a_plain_tritonserver_serves_the_repository_as_it_is():
+    with PlainTriton(environment=SMALL) as plain:
+        assert len(transport.generate(PROMPT, plain.http_url).token_ids) == 4
+        assert plain.metric("angelspec_ready") == 1
 
 
 @pytest.fixture(scope="module")
