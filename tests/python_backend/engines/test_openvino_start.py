@@ -52,7 +52,6 @@ def test_the_reference_is_of_these_weights_and_made_once(
 def test_a_processor_on_which_rows_depend_on_the_batch_is_refused_where_invariance_is_promised(
     tiny_llama: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(openvino_engine, "INVARIANT", openvino_engine.FREE._replace(fewest=2))
     real = openvino_engine.OpenVinoEngine.forward
 
     def shaky(self: object, step: object, wanted: object) -> object:
