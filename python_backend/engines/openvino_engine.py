@@ -14,7 +14,7 @@ from python_backend.engines.blocks import BlockTables
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import read_config
 from python_backend.engines.openvino_attention import cache_names, check_compiled, check_release
-from python_backend.engines.openvino_graph import FEATURES, LOGITS, build_graph
+from python_backend.engines.openvino_graph import build_graph
 from python_backend.engines.openvino_rows import FREE, INVARIANT, Piece, cut, lay_out
 from python_backend.engines.openvino_weights import Weights, read_weights
 from python_backend.engines.self_check import CHECK_ROWS, load_reference, self_check
@@ -58,6 +58,7 @@ class OpenVinoEngine:
         block_size = check_compiled(compiled, self.config)
         self.blocks = BlockTables(self.slots.count, longest, block_size)
         self.request = compiled.create_infer_request()
+        self.input_index = {port.get_any_name(): i for i, port in enumerate(compiled.inputs)}  # faster than by name
         self.caches = self._allocate_caches()
         reference = load_reference(folder, self.sha256, self.config.vocabulary_size)
         self_check(reference, target, lambda step: self.forward(step, np.arange(len(step.token_ids))).logits)
@@ -109,10 +110,10 @@ class OpenVinoEngine:
         mine = wanted[(wanted >= piece.first) & (wanted < piece.last)] - piece.first
         token_ids = step.token_ids[piece.first : piece.last]
         for name, values in lay_out(self.blocks, piece, token_ids, mine, self.limits).items():
-            self.request.set_tensor(name, ov.Tensor(values))
+            self.request.set_input_tensor(self.input_index[name], ov.Tensor(values))
         self.request.infer()
-        logits = self.request.get_tensor(LOGITS).data[: len(mine)]
-        features = self.request.get_tensor(FEATURES).data[: len(token_ids)] if self.target.feature_layers else None
+        logits = self.request.get_output_tensor(0).data[: len(mine)]
+        features = self.request.get_output_tensor(1).data[: len(token_ids)] if self.target.feature_layers else None
         if piece.last - piece.first < len(step.token_ids):  # another pass follows and would overwrite them
             return Outputs(logits.copy(), None if features is None else features.copy())
         return Outputs(logits, features)
