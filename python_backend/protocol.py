@@ -8,8 +8,9 @@ contract raises `ProtocolError`, which names the tensor, the value and the limit
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,9 +28,28 @@ class ProtocolError(ValueError):
     """A message breaks the contract; becomes INVALID_ARG on the wire."""
 
 
-def column(dtype: npt.DTypeLike, length: str | None = None, **default: Any) -> Any:
+Default = Callable[[int], Array]  # length of the first axis -> the column that a sender may leave out
+
+
+def column(dtype: npt.DTypeLike, length: str | None = None, default: Default | None = None, **field: Any) -> Any:
     """A packed tensor field. `length` names the count its first axis must have: B, R, C, …"""
-    return dataclasses.field(metadata={"dtype": np.dtype(dtype), "length": length}, **default)
+    metadata = {"dtype": np.dtype(dtype), "length": length, "default": default}
+    return dataclasses.field(metadata=metadata, **field)
+
+
+def filled(value: float) -> Default:
+    """The same value for every sequence."""
+    return lambda length: np.full(length, value)
+
+
+def no_items(_: int) -> Array:
+    """A ragged column of which nobody has any."""
+    return np.zeros(0)
+
+
+def no_features(length: int) -> Array:
+    """Rows without features: [C, 0]."""
+    return np.zeros((length, 0))
 
 
 def engine_time() -> Any:
@@ -39,37 +59,55 @@ def engine_time() -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """Base of all messages: fields declared with `column` are the tensors, their names are the wire names."""
+    """Base of all messages: fields declared with `column` are the tensors, their names are the wire names.
+
+    A column that holds its default throughout is left out of the message: every tensor costs a call about 50 µs.
+    """
+
+    batch_column: ClassVar[str]  # its first axis is B; never left out
 
     def encode(self) -> Tensors:
         """Named contiguous tensors of the declared dtypes."""
-        return {
-            f.name: np.ascontiguousarray(getattr(self, f.name), dtype=f.metadata["dtype"])
-            for f in dataclasses.fields(self)
-        }
+        tensors: Tensors = {}
+        for f in dataclasses.fields(self):
+            value, default = getattr(self, f.name), f.metadata["default"]
+            if default is None or not np.array_equal(value, default(len(value))):
+                tensors[f.name] = np.ascontiguousarray(value, dtype=f.metadata["dtype"])
+        return tensors
 
     @classmethod
     def decode(cls, tensors: Tensors) -> Self:
         """Read a message back. Raises ProtocolError for a missing tensor, a wrong dtype or a wrong length."""
-        values: dict[str, Array] = {}
+        columns: Tensors = {}
+        left_out = []
         for f in dataclasses.fields(cls):
-            if f.name not in tensors:
+            if f.name in tensors:
+                columns[f.name] = tensors[f.name]
+                if columns[f.name].dtype != f.metadata["dtype"]:
+                    raise ProtocolError(
+                        f"tensor '{f.name}' has dtype {columns[f.name].dtype}, expected {f.metadata['dtype']}"
+                    )
+            elif f.metadata["default"] is None:
                 raise ProtocolError(f"tensor '{f.name}' is missing from {cls.__name__}")
-            value = tensors[f.name]
-            if value.dtype != f.metadata["dtype"]:
-                raise ProtocolError(f"tensor '{f.name}' has dtype {value.dtype}, expected {f.metadata['dtype']}")
-            values[f.name] = value
-        message = cls(**values)
+            else:
+                left_out.append(f)
+        # The columns of length B come first: they count the rows of the others.
+        for f in sorted(left_out, key=lambda f: f.metadata["length"] not in ("B", None)):
+            batch = f.metadata["length"] in ("B", None)
+            length = len(columns[cls.batch_column]) if batch else cls.lengths(columns)[f.metadata["length"]]
+            columns[f.name] = f.metadata["default"](length).astype(f.metadata["dtype"])
+        message = cls(**columns)
         message.check()
         return message
 
-    def lengths(self) -> dict[str, int]:
+    @classmethod
+    def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
         """The counts that the columns' first axes are checked against."""
-        raise TypeError(f"{type(self).__name__} declares no lengths")
+        return {"B": len(columns[cls.batch_column])}
 
     def check(self) -> None:
         """Raise ProtocolError where a column's first axis differs from its declared count."""
-        lengths = self.lengths()
+        lengths = self.lengths(vars(self))
         for f in dataclasses.fields(self):
             expected = f.metadata["length"]
             if expected is None:
@@ -85,25 +123,22 @@ class Message:
 class SamplingColumns(Message):
     """How each of B sequences is sampled; the wire form of `sampling.params.SamplingParams`."""
 
-    temperature: Array = column(np.float32, "B")  # 0 = argmax
-    top_k: Array = column(np.int32, "B")  # 0 = off
-    top_p: Array = column(np.float32, "B")  # 0 or 1 = off
-    min_p: Array = column(np.float32, "B")  # 0 = off
-    repetition_penalty: Array = column(np.float32, "B")  # 1 = off; over prompt and output
-    presence_penalty: Array = column(np.float32, "B")  # 0 = off; over output
-    frequency_penalty: Array = column(np.float32, "B")  # 0 = off; over output
-    seed: Array = column(np.uint64, "B")
-    prompt_length: Array = column(np.int32, "B")  # where output begins
-    min_tokens: Array = column(np.int32, "B")  # end ids are forbidden before so many output tokens
-    return_log_probs: Array = column(np.bool_, "B")
-    end_id_count: Array = column(np.int32, "B")
-    end_ids: Array = column(np.int32)  # [sum end_id_count]
-    bad_word_count: Array = column(np.int32, "B")  # banned token sequences of each sequence
-    bad_word_length: Array = column(np.int32)  # [sum bad_word_count]
-    bad_word_ids: Array = column(np.int32)  # [sum bad_word_length]
-
-    def lengths(self) -> dict[str, int]:
-        return {"B": len(self.temperature)}
+    temperature: Array = column(np.float32, "B", filled(0))  # 0 = argmax
+    top_k: Array = column(np.int32, "B", filled(0))  # 0 = off
+    top_p: Array = column(np.float32, "B", filled(0))  # 0 or 1 = off
+    min_p: Array = column(np.float32, "B", filled(0))  # 0 = off
+    repetition_penalty: Array = column(np.float32, "B", filled(1))  # 1 = off; over prompt and output
+    presence_penalty: Array = column(np.float32, "B", filled(0))  # 0 = off; over output
+    frequency_penalty: Array = column(np.float32, "B", filled(0))  # 0 = off; over output
+    seed: Array = column(np.uint64, "B", filled(0))
+    prompt_length: Array = column(np.int32, "B", filled(0))  # where output begins; 0 where nothing asks
+    min_tokens: Array = column(np.int32, "B", filled(0))  # end ids are forbidden before so many output tokens
+    return_log_probs: Array = column(np.bool_, "B", filled(False))
+    end_id_count: Array = column(np.int32, "B", filled(0))
+    end_ids: Array = column(np.int32, None, no_items)  # [sum end_id_count]
+    bad_word_count: Array = column(np.int32, "B", filled(0))  # banned token sequences of each sequence
+    bad_word_length: Array = column(np.int32, None, no_items)  # [sum bad_word_count]
+    bad_word_ids: Array = column(np.int32, None, no_items)  # [sum bad_word_length]
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,12 +148,15 @@ class TargetStep(SamplingColumns):
     slot: Array = column(np.int32, "B")  # KV slot
     past_length: Array = column(np.int32, "B")  # committed rows in the slot; what lies beyond is rolled back
     row_count: Array = column(np.int32, "B")  # at least 1
-    sample: Array = column(np.bool_, "B")  # false: a prompt chunk that is not the last
-    draft_count: Array = column(np.int32, "B")  # trailing rows that are drafts; 0 for a prompt chunk
+    sample: Array = column(np.bool_, "B", filled(True))  # false: a prompt chunk that is not the last
+    draft_count: Array = column(np.int32, "B", filled(0))  # trailing rows that are drafts; 0 for a prompt chunk
     token_ids: Array = column(np.int32, "R")
 
-    def lengths(self) -> dict[str, int]:
-        return {"B": len(self.slot), "R": int(self.row_count.sum())}
+    batch_column = "slot"
+
+    @classmethod
+    def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
+        return super().lengths(columns) | {"R": int(columns["row_count"].sum())}
 
     def check(self) -> None:
         super().check()
@@ -138,18 +176,20 @@ class TargetResult(Message):
 
     accepted: Array = column(np.int32, "B")  # drafts accepted, 0..draft_count
     next_token: Array = column(np.int32, "B")  # the target's own token after them; -1 where sample was false
-    feature_count: Array = column(np.int32, "B")  # rows of a prompt chunk, or 1 + accepted; 0 without capture
-    features: Array = column(np.float32, "C")  # [C, F] captured hidden states of the committed rows
-    log_prob_count: Array = column(np.int32, "B")  # 1 + accepted where asked for, else 0
-    log_probs: Array = column(np.float32, "L")  # [L] log p of each emitted token, before processors
+    feature_count: Array = column(
+        np.int32, "B", filled(0)
+    )  # rows of a prompt chunk, or 1 + accepted; 0 without capture
+    features: Array = column(np.float32, "C", no_features)  # [C, F] captured hidden states of the committed rows
+    log_prob_count: Array = column(np.int32, "B", filled(0))  # 1 + accepted where asked for, else 0
+    log_probs: Array = column(np.float32, "L", filled(0))  # [L] log p of each emitted token, before processors
     engine_ms: Array = engine_time()
 
-    def lengths(self) -> dict[str, int]:
-        return {
-            "B": len(self.accepted),
-            "C": int(self.feature_count.sum()),
-            "L": int(self.log_prob_count.sum()),
-        }
+    batch_column = "accepted"
+
+    @classmethod
+    def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
+        rows, emitted = int(columns["feature_count"].sum()), int(columns["log_prob_count"].sum())
+        return super().lengths(columns) | {"C": rows, "L": emitted}
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,17 +203,20 @@ class DrafterStep(Message):
     slot: Array = column(np.int32, "B")
     past_length: Array = column(np.int32, "B")  # context rows already appended
     context_count: Array = column(np.int32, "B")
-    features: Array = column(np.float32, "C")  # [C, F]; F may be 0
+    features: Array = column(np.float32, "C", no_features)  # [C, F]; F may be 0
     token_ids: Array = column(np.int32, "C")
     anchor: Array = column(np.int32, "B")  # -1: append only
     depth: Array = column(np.int32)  # [1] drafts per sequence, D
-    temperature: Array = column(np.float32, "B")
-    top_k: Array = column(np.int32, "B")
-    top_p: Array = column(np.float32, "B")
-    seed: Array = column(np.uint64, "B")
+    temperature: Array = column(np.float32, "B", filled(0))
+    top_k: Array = column(np.int32, "B", filled(0))
+    top_p: Array = column(np.float32, "B", filled(0))
+    seed: Array = column(np.uint64, "B", filled(0))
 
-    def lengths(self) -> dict[str, int]:
-        return {"B": len(self.slot), "C": int(self.context_count.sum())}
+    batch_column = "slot"
+
+    @classmethod
+    def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
+        return super().lengths(columns) | {"C": int(columns["context_count"].sum())}
 
     def check(self) -> None:
         super().check()
@@ -191,8 +234,7 @@ class DrafterResult(Message):
     confidence: Array = column(np.float32, "B")  # [B, D] P(accepted | all before it were)
     engine_ms: Array = engine_time()
 
-    def lengths(self) -> dict[str, int]:
-        return {"B": len(self.draft_ids)}
+    batch_column = "draft_ids"
 
     def check(self) -> None:
         super().check()
@@ -207,10 +249,9 @@ class DrafterResult(Message):
 class Release(Message):
     """Slots whose sequences ended; their contents may be overwritten."""
 
-    slot: Array = column(np.int32)
+    slot: Array = column(np.int32, "B")
 
-    def lengths(self) -> dict[str, int]:
-        return {}
+    batch_column = "slot"
 
 
 @dataclass(frozen=True)

@@ -76,7 +76,9 @@ class CoordinatorSettings(Section):
 
 class BudgetSettings(Section):
     policy: PolicyName = Field("dcut", description="how many drafts are verified")
-    rho: tuple[float, ...] = Field((0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs; 0 = plain decoding")
+    rho: tuple[float, ...] = Field(
+        (0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs; 0 = plain decoding"
+    )
     profile_context: int = Field(128, ge=1, description="context length at which the cost table is measured")
     profile_repeats: int = Field(3, ge=1, description="timed calls a point of the cost table; the median counts")
     profile_reuse: bool = Field(True, description="reuse a saved table with the same fingerprint")

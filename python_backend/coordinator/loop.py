@@ -208,9 +208,9 @@ def _drafter_step(group: list[Sequence], depth: int) -> DrafterStep:
         anchor=np.array([s.anchor for s in group], dtype=np.int32),
         depth=np.array([depth], dtype=np.int32),
         temperature=np.array([s.params.temperature for s in group], dtype=np.float32),
-        top_k=np.array([s.params.top_k for s in group], dtype=np.int32),
-        top_p=np.array([s.params.top_p for s in group], dtype=np.float32),
-        seed=np.array([s.params.seed for s in group], dtype=np.uint64),
+        top_k=np.array([s.params.top_k if s.params.temperature else 0 for s in group], dtype=np.int32),
+        top_p=np.array([s.params.top_p if s.params.temperature else 0 for s in group], dtype=np.float32),
+        seed=np.array([s.params.seed if s.params.temperature else 0 for s in group], dtype=np.uint64),
     )
 
 

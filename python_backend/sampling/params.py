@@ -29,8 +29,14 @@ class SamplingParams:
 
 
 def columns(params: Sequence[SamplingParams], prompt_length: Sequence[int]) -> dict[str, Array]:
-    """The sampling columns of a step, by field name."""
+    """The sampling columns of a step, by field name. What a sequence does not use is left at its default, so that
+    the column need not travel."""
     words = [word for p in params for word in p.bad_words]
+    ends = [p.end_ids if p.min_tokens else () for p in params]
+    starts = [
+        length if p.min_tokens or p.presence_penalty or p.frequency_penalty else 0
+        for p, length in zip(params, prompt_length, strict=True)
+    ]
     return {
         "temperature": np.array([p.temperature for p in params], dtype=np.float32),
         "top_k": np.array([p.top_k for p in params], dtype=np.int32),
@@ -39,12 +45,12 @@ def columns(params: Sequence[SamplingParams], prompt_length: Sequence[int]) -> d
         "repetition_penalty": np.array([p.repetition_penalty for p in params], dtype=np.float32),
         "presence_penalty": np.array([p.presence_penalty for p in params], dtype=np.float32),
         "frequency_penalty": np.array([p.frequency_penalty for p in params], dtype=np.float32),
-        "seed": np.array([p.seed for p in params], dtype=np.uint64),
-        "prompt_length": np.array(prompt_length, dtype=np.int32),
+        "seed": np.array([p.seed if p.temperature else 0 for p in params], dtype=np.uint64),
+        "prompt_length": np.array(starts, dtype=np.int32),
         "min_tokens": np.array([p.min_tokens for p in params], dtype=np.int32),
         "return_log_probs": np.array([p.return_log_probs for p in params], dtype=np.bool_),
-        "end_id_count": np.array([len(p.end_ids) for p in params], dtype=np.int32),
-        "end_ids": np.array([t for p in params for t in p.end_ids], dtype=np.int32),
+        "end_id_count": np.array([len(e) for e in ends], dtype=np.int32),
+        "end_ids": np.array([t for e in ends for t in e], dtype=np.int32),
         "bad_word_count": np.array([len(p.bad_words) for p in params], dtype=np.int32),
         "bad_word_length": np.array([len(w) for w in words], dtype=np.int32),
         "bad_word_ids": np.array([t for w in words for t in w], dtype=np.int32),

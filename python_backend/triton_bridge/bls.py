@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from typing import TypeVar
 
@@ -41,15 +42,21 @@ Result = TypeVar("Result", bound=Message)
 
 READY_POLL_S = 0.05
 REMIND_S = 10.0
+CAN_RELOAD = os.environ.get("ANGELSPEC_MODEL_CONTROL") == "explicit"  # set by the launcher
+
+# Triton's words. They are looked for because asking instead, with is_model_ready, ends the server where it raises.
+SERVER_NOT_READY = "Server not ready"
+MODEL_NOT_READY = "is not ready"
+PROCESS_DIED = "is not healthy"
 
 
 def takes_calls(model: str) -> bool:
     """Whether the server lets models be called: not before all those given at its start are loaded."""
-    try:
-        pb_utils.is_model_ready(model)
-    except pb_utils.TritonModelException:
-        return False
-    return True
+    request = pb_utils.InferenceRequest(
+        model_name=model, requested_output_names=[DESCRIPTION], inputs=[], parameters={OPERATION: DESCRIBE}
+    )
+    response = request.exec()
+    return not (response.has_error() and SERVER_NOT_READY in response.error().message())
 
 
 class BlsEngine:
@@ -60,9 +67,20 @@ class BlsEngine:
         self._model, self._closing = model, closing
 
     def describe(self) -> Description:
-        """Wait until the model is ready, then ask it."""
-        self._wait_ready()
-        (text,) = self._call(DESCRIBE, {}, [DESCRIPTION])[DESCRIPTION]
+        """Ask the model, waiting until it is loaded."""
+        start = reminded = time.monotonic()
+        while True:
+            try:
+                (text,) = self._call(DESCRIBE, {}, [DESCRIPTION])[DESCRIPTION]
+                break
+            except EngineError as error:
+                if SERVER_NOT_READY not in str(error) and MODEL_NOT_READY not in str(error):
+                    raise
+            if self._closing.wait(READY_POLL_S):
+                raise EngineError("server is shutting down")
+            if time.monotonic() > reminded + REMIND_S:
+                reminded = time.monotonic()
+                log.info("waiting for model '%s' to be loaded, %.0f s so far", self._model, reminded - start)
         values = json.loads(text)
         return Description(**values | {"feature_layers": tuple(values["feature_layers"])})
 
@@ -93,34 +111,14 @@ class BlsEngine:
         return {tensor.name(): tensor.as_numpy().copy() for tensor in response.output_tensors()}
 
     def _raise(self, message: str) -> None:
-        if "is not healthy" not in message:  # Triton's words for a model process that died
+        if PROCESS_DIED not in message:
             raise EngineError(message)
+        if not CAN_RELOAD:
+            raise EngineLostError(f"the process of model '{self._model}' died: restart the server")
         log.error("%s: %s Loading it again.", self._model, message)
-        try:
-            self._reload()
-        except pb_utils.TritonModelException as error:
-            raise EngineLostError(
-                f"the process of model '{self._model}' died and cannot be replaced, restart the server: {error}"
-            ) from error
-        raise EngineLostError(f"the process of model '{self._model}' died; it was replaced")
-
-    def _reload(self) -> None:
-        """Only with --model-control-mode=explicit; the server reports itself as not ready meanwhile."""
         pb_utils.unload_model(self._model)
-        self._wait(lambda: not pb_utils.is_model_ready(self._model), "unloaded")
-        pb_utils.load_model(self._model)
-
-    def _wait_ready(self) -> None:
-        self._wait(lambda: takes_calls(self._model) and pb_utils.is_model_ready(self._model), "ready")
-
-    def _wait(self, condition: Callable[[], bool], state: str) -> None:
-        start = reminded = time.monotonic()
-        while not condition():
-            if self._closing.wait(READY_POLL_S):
-                raise EngineError("server is shutting down")
-            if time.monotonic() > reminded + REMIND_S:
-                reminded = time.monotonic()
-                log.info("waiting for model '%s' to be %s, %.0f s so far", self._model, state, reminded - start)
+        pb_utils.load_model(self._model)  # the server reports itself as not ready meanwhile
+        raise EngineLostError(f"the process of model '{self._model}' died; it was replaced")
 
 
 class BlsTarget(BlsEngine):

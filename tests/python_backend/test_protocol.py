@@ -5,12 +5,12 @@ import dataclasses
 import numpy as np
 import pytest
 
-from python_backend.protocol import DrafterResult, ProtocolError, TargetStep, row_starts
+from python_backend.protocol import DrafterResult, ProtocolError, TargetResult, TargetStep, row_starts
 from python_backend.sampling.params import SamplingParams, columns
 
 
 def a_step(**changes):
-    params = [SamplingParams(bad_words=((1, 2), (3,)), end_ids=(7,)), SamplingParams(seed=2**64 - 1)]
+    params = [SamplingParams(bad_words=((1, 2), (3,)), end_ids=(7,), min_tokens=2), SamplingParams(seed=2**64 - 1, temperature=1.0)]
     fields = {
         **columns(params, [3, 4]),
         "slot": np.array([0, 1], dtype=np.int32),
@@ -50,9 +50,26 @@ def test_missing_and_mistyped_tensors_are_refused_by_name():
     tensors = a_step().encode()
     with pytest.raises(ProtocolError, match="'slot' has dtype int64, expected int32"):
         TargetStep.decode(tensors | {"slot": tensors["slot"].astype(np.int64)})
-    del tensors["seed"]
-    with pytest.raises(ProtocolError, match="'seed' is missing"):
+    del tensors["past_length"]
+    with pytest.raises(ProtocolError, match="'past_length' is missing"):
         TargetStep.decode(tensors)
+
+
+def test_columns_that_hold_their_default_do_not_travel():
+    greedy = a_step(**columns([SamplingParams()] * 2, [3, 4]))
+    tensors = greedy.encode()
+    assert tensors.keys() == {"slot", "past_length", "row_count", "sample", "draft_count", "token_ids"}
+    again = TargetStep.decode(tensors)
+    for field in dataclasses.fields(greedy):
+        assert np.array_equal(getattr(greedy, field.name), getattr(again, field.name)), field.name
+        assert getattr(again, field.name).dtype == field.metadata["dtype"], field.name
+
+
+def test_a_result_without_features_or_log_probs_stays_small():
+    zeros = np.zeros(2, np.int32)
+    result = TargetResult(zeros, zeros, zeros, np.zeros((0, 0), np.float32), zeros, np.zeros(0, np.float32))
+    assert result.encode().keys() == {"accepted", "next_token", "engine_ms"}
+    assert TargetResult.decode(result.encode()).features.shape == (0, 0)
 
 
 def test_drafts_and_confidences_have_one_shape():
