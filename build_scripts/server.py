@@ -114,7 +114,8 @@ class TritonServer:
         """Start and wait until requests are served."""
         self.check()
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        environment = os.environ | triton_install.environment(self._install) | self._overrides
+        control = {"ANGELSPEC_MODEL_CONTROL": "explicit"}  # tells the models that they may load a dead one again
+        environment = os.environ | triton_install.environment(self._install) | control | self._overrides
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self.command(),
@@ -221,12 +222,12 @@ class TritonServer:
             thread.join(POLL_S)
         (answer,) = outcome
         if isinstance(answer, httpx.TransportError):
-            self._fail(f"the server went away: {answer}")
+            self._fail(f"the server went away; the coordinator's last words: {self._progress()}")
         elif answer.status_code != httpx.codes.OK:
             self._fail(answer.json()["error"])
 
     def _progress(self) -> str:
-        """The coordinator's last word in the log."""
+        """The coordinator's last words in the log."""
         marker = '"python_backend.'
         said = [line for line in self.log_tail().splitlines() if marker in line]
         return said[-1].split(marker)[1].rstrip('"').split(": ", 1)[1] if said else f"loading {COORDINATOR}"
@@ -234,7 +235,7 @@ class TritonServer:
     def _check_running(self) -> None:
         if not self.is_running():
             assert self._process is not None
-            self._fail(f"tritonserver ended with status {self._process.returncode}")
+            self._fail(f"tritonserver ended with status {self._process.returncode}; {self._progress()}")
 
     def _fail(self, reason: str) -> None:
         raise ServerStartError(f"{reason}\n--- end of {self.log}\n{self.log_tail()}")

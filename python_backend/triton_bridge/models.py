@@ -131,6 +131,7 @@ class CoordinatorModel:
             try:
                 self._service.wait_started()
             except StartupError as error:
+                log.error("not serving: %s", error)  # Triton 2.51 may crash on the failed warm-up instead of telling
                 responder.fail(RequestError(str(error), "INTERNAL"))
                 return
         responder.send({}, final=True)
