@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from functools import cache, lru_cache
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -31,9 +32,27 @@ class ProtocolError(ValueError):
 Default = Callable[[int], Array]  # length of the first axis -> the column that a sender may leave out
 
 
+class Column(NamedTuple):
+    """How a message declares one of its tensors."""
+
+    name: str
+    dtype: np.dtype[Any]
+    length: str | None  # the count its first axis must have: B, R, C, …
+    default: Default | None
+
+
 def column(dtype: npt.DTypeLike, length: str | None = None, default: Default | None = None, **field: Any) -> Any:
-    """A packed tensor field. `length` names the count its first axis must have: B, R, C, …"""
-    metadata = {"dtype": np.dtype(dtype), "length": length, "default": default}
+    """A packed tensor field of a message; see Column."""
+
+    @lru_cache(maxsize=64)
+    def shared(count: int) -> Array:
+        """One read-only array a length, so that a default is recognised without looking into it."""
+        assert default is not None
+        values = default(count).astype(dtype)
+        values.flags.writeable = False
+        return values
+
+    metadata = {"dtype": np.dtype(dtype), "length": length, "default": shared if default else None}
     return dataclasses.field(metadata=metadata, **field)
 
 
@@ -66,36 +85,47 @@ class Message:
 
     batch_column: ClassVar[str]  # its first axis is B; never left out
 
+    @classmethod
+    @cache
+    def columns(cls) -> tuple[Column, ...]:
+        return tuple(Column(f.name, **f.metadata) for f in dataclasses.fields(cls))
+
+    @classmethod
+    def defaults(cls, batch: int) -> Tensors:
+        """The columns that have a default, as a batch has them that uses none of what they say."""
+        return {c.name: c.default(batch) for c in cls.columns() if c.default}
+
     def encode(self) -> Tensors:
         """Named contiguous tensors of the declared dtypes."""
         tensors: Tensors = {}
-        for f in dataclasses.fields(self):
-            value, default = getattr(self, f.name), f.metadata["default"]
-            if default is None or not np.array_equal(value, default(len(value))):
-                tensors[f.name] = np.ascontiguousarray(value, dtype=f.metadata["dtype"])
+        for name, dtype, _, default in self.columns():
+            value = getattr(self, name)
+            if default is not None:
+                usual = default(len(value))
+                if value is usual or np.array_equal(value, usual):
+                    continue
+            tensors[name] = np.ascontiguousarray(value, dtype=dtype)
         return tensors
 
     @classmethod
     def decode(cls, tensors: Tensors) -> Self:
         """Read a message back. Raises ProtocolError for a missing tensor, a wrong dtype or a wrong length."""
         columns: Tensors = {}
-        left_out = []
-        for f in dataclasses.fields(cls):
-            if f.name in tensors:
-                columns[f.name] = tensors[f.name]
-                if columns[f.name].dtype != f.metadata["dtype"]:
-                    raise ProtocolError(
-                        f"tensor '{f.name}' has dtype {columns[f.name].dtype}, expected {f.metadata['dtype']}"
-                    )
-            elif f.metadata["default"] is None:
-                raise ProtocolError(f"tensor '{f.name}' is missing from {cls.__name__}")
+        left_out: list[Column] = []
+        for c in cls.columns():
+            if c.name in tensors:
+                columns[c.name] = tensors[c.name]
+                if columns[c.name].dtype != c.dtype:
+                    raise ProtocolError(f"tensor '{c.name}' has dtype {columns[c.name].dtype}, expected {c.dtype}")
+            elif c.default is None:
+                raise ProtocolError(f"tensor '{c.name}' is missing from {cls.__name__}")
             else:
-                left_out.append(f)
+                left_out.append(c)
         # The columns of length B come first: they count the rows of the others.
-        for f in sorted(left_out, key=lambda f: f.metadata["length"] not in ("B", None)):
-            batch = f.metadata["length"] in ("B", None)
-            length = len(columns[cls.batch_column]) if batch else cls.lengths(columns)[f.metadata["length"]]
-            columns[f.name] = f.metadata["default"](length).astype(f.metadata["dtype"])
+        batch = len(columns[cls.batch_column])
+        for c in sorted(left_out, key=lambda c: c.length not in ("B", None)):
+            length = batch if c.length in ("B", None) else cls.lengths(columns)[c.length]
+            columns[c.name] = c.default(length)  # type: ignore[misc]
         message = cls(**columns)
         message.check()
         return message
@@ -108,15 +138,10 @@ class Message:
     def check(self) -> None:
         """Raise ProtocolError where a column's first axis differs from its declared count."""
         lengths = self.lengths(vars(self))
-        for f in dataclasses.fields(self):
-            expected = f.metadata["length"]
-            if expected is None:
-                continue
-            actual = getattr(self, f.name).shape[0]
-            if actual != lengths[expected]:
-                raise ProtocolError(
-                    f"tensor '{f.name}' has {actual} entries, expected {expected} = {lengths[expected]}"
-                )
+        for name, _, expected, _ in self.columns():
+            actual = len(getattr(self, name))
+            if expected is not None and actual != lengths[expected]:
+                raise ProtocolError(f"tensor '{name}' has {actual} entries, expected {expected} = {lengths[expected]}")
 
 
 @dataclass(frozen=True, eq=False)

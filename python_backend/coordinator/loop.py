@@ -19,7 +19,7 @@ from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
 from python_backend.engines.base import DrafterEngine, EngineError, EngineLostError, TargetEngine
 from python_backend.protocol import NO_TOKEN, Array, DrafterStep, TargetResult, TargetStep, row_starts
-from python_backend.sampling.params import columns
+from python_backend.sampling.params import columns, draft_columns
 
 log = logging.getLogger(__name__)
 
@@ -200,6 +200,7 @@ def _drafter_step(group: list[Sequence], depth: int) -> DrafterStep:
     width = max(features.shape[1] for features, _ in contexts)
     counts = [len(following) for _, following in contexts]
     return DrafterStep(
+        **draft_columns([s.params for s in group]),
         slot=np.array([s.slot for s in group], dtype=np.int32),
         past_length=np.array(past, dtype=np.int32),
         context_count=np.array(counts, dtype=np.int32),
@@ -207,10 +208,6 @@ def _drafter_step(group: list[Sequence], depth: int) -> DrafterStep:
         token_ids=np.array([t for _, following in contexts for t in following], dtype=np.int32),
         anchor=np.array([s.anchor for s in group], dtype=np.int32),
         depth=np.array([depth], dtype=np.int32),
-        temperature=np.array([s.params.temperature for s in group], dtype=np.float32),
-        top_k=np.array([s.params.top_k if s.params.temperature else 0 for s in group], dtype=np.int32),
-        top_p=np.array([s.params.top_p if s.params.temperature else 0 for s in group], dtype=np.float32),
-        seed=np.array([s.params.seed if s.params.temperature else 0 for s in group], dtype=np.uint64),
     )
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from python_backend.protocol import Array
+from python_backend.protocol import Array, SamplingColumns
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,19 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = ()
     return_log_probs: bool = False
 
+    @cached_property
+    def plain(self) -> bool:
+        """Argmax and nothing else: every column stays at its default."""
+        plain = (self.temperature, self.min_tokens, self.bad_words, self.return_log_probs) == (0, 0, (), False)
+        penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
+        return plain and penalties == (1, 0, 0)
+
 
 def columns(params: Sequence[SamplingParams], prompt_length: Sequence[int]) -> dict[str, Array]:
     """The sampling columns of a step, by field name. What a sequence does not use is left at its default, so that
     the column need not travel."""
+    if all(p.plain for p in params):
+        return SamplingColumns.defaults(len(params))
     words = [word for p in params for word in p.bad_words]
     ends = [p.end_ids if p.min_tokens else () for p in params]
     starts = [
@@ -39,9 +49,9 @@ def columns(params: Sequence[SamplingParams], prompt_length: Sequence[int]) -> d
     ]
     return {
         "temperature": np.array([p.temperature for p in params], dtype=np.float32),
-        "top_k": np.array([p.top_k for p in params], dtype=np.int32),
-        "top_p": np.array([p.top_p for p in params], dtype=np.float32),
-        "min_p": np.array([p.min_p for p in params], dtype=np.float32),
+        "top_k": np.array([p.top_k if p.temperature else 0 for p in params], dtype=np.int32),
+        "top_p": np.array([p.top_p if p.temperature else 0 for p in params], dtype=np.float32),
+        "min_p": np.array([p.min_p if p.temperature else 0 for p in params], dtype=np.float32),
         "repetition_penalty": np.array([p.repetition_penalty for p in params], dtype=np.float32),
         "presence_penalty": np.array([p.presence_penalty for p in params], dtype=np.float32),
         "frequency_penalty": np.array([p.frequency_penalty for p in params], dtype=np.float32),
@@ -55,6 +65,12 @@ def columns(params: Sequence[SamplingParams], prompt_length: Sequence[int]) -> d
         "bad_word_length": np.array([len(w) for w in words], dtype=np.int32),
         "bad_word_ids": np.array([t for w in words for t in w], dtype=np.int32),
     }
+
+
+def draft_columns(params: Sequence[SamplingParams]) -> dict[str, Array]:
+    """The sampling columns of a draft call, by field name."""
+    every = columns(params, [0] * len(params))
+    return {name: every[name] for name in ("temperature", "top_k", "top_p", "seed")}
 
 
 def greedy_columns(batch: int) -> dict[str, Array]:

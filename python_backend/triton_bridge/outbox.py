@@ -34,10 +34,10 @@ class TritonResponder:
         self._cancelled = False
 
     def send(self, outputs: Tensors, final: bool) -> None:
-        self._outbox.put(self, response_of(outputs), final)
+        self._outbox.put(self, lambda: response_of(outputs), final)
 
     def fail(self, error: RequestError) -> None:
-        self._outbox.put(self, error_response(str(error), error.code), final=True)
+        self._outbox.put(self, lambda: error_response(str(error), error.code), final=True)
 
     def is_cancelled(self) -> bool:
         """Whether the client had left when the outbox last looked."""
@@ -63,7 +63,7 @@ class Outbox:
     ) -> None:
         """tick: called twice a second. on_left: called with who left."""
         self._tick, self._on_left = tick, on_left
-        self._queue: queue.SimpleQueue[tuple[TritonResponder, Any, bool] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[TritonResponder, Callable[[], Any], bool] | None] = queue.SimpleQueue()
         self._open: dict[TritonResponder, None] = {}  # a set in the order of arrival
         self._lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
@@ -77,7 +77,8 @@ class Outbox:
                 self._open[responder] = None
         return responder
 
-    def put(self, responder: TritonResponder, response: Any, final: bool) -> None:
+    def put(self, responder: TritonResponder, response: Callable[[], Any], final: bool) -> None:
+        """response: makes it, here rather than on the caller's thread, which decodes meanwhile."""
         self._queue.put((responder, response, final))
 
     def close(self) -> None:
@@ -104,11 +105,11 @@ class Outbox:
                 return
             self._guard(self._deliver, *item)
 
-    def _deliver(self, responder: TritonResponder, response: Any, final: bool) -> None:
+    def _deliver(self, responder: TritonResponder, response: Callable[[], Any], final: bool) -> None:
         if final:
             with self._lock:
                 self._open.pop(responder, None)
-        responder.deliver(response, final)
+        responder.deliver(response(), final)
 
     def _sweep(self) -> None:
         with self._lock:
