@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence as Items
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from python_backend.coordinator.sequence import Sequence
+from python_backend.coordinator.sequence import Responder, Sequence
 from python_backend.protocol import Array, Tensors
 
 FinishReason = Literal["", "stop", "length"]
@@ -30,14 +30,21 @@ def append(sequence: Sequence, tokens: Items[int]) -> tuple[int, FinishReason]:
     return len(tokens), ""
 
 
-def emit(sequence: Sequence, reason: FinishReason) -> None:
-    """Send what is new: every step while streaming, once at the end otherwise. The last response carries the
-    summary and the final flag, so that a stream ends by itself."""
+class Response(NamedTuple):
+    """Something to send to a client."""
+
+    responder: Responder
+    outputs: Tensors
+    final: bool
+
+
+def respond(sequence: Sequence, reason: FinishReason) -> Response | None:
+    """What is new: every step while streaming, once at the end otherwise. The last response carries the summary and
+    the final flag, so that a stream ends by itself."""
     if reason:
-        sequence.responder.send(_final(sequence, reason), final=True)
-        return
+        return Response(sequence.responder, _final(sequence, reason), final=True)
     if not sequence.stream or sequence.sent == sequence.output_length:
-        return
+        return None
     text = sequence.text.take()
     outputs: Tensors = {
         "text_output": strings(_first_text(sequence) + text),
@@ -45,7 +52,7 @@ def emit(sequence: Sequence, reason: FinishReason) -> None:
         "finish_reason": strings(""),
     }
     sequence.sent = sequence.output_length
-    sequence.responder.send(outputs, final=False)
+    return Response(sequence.responder, outputs, final=False)
 
 
 def strings(*values: str) -> Array:

@@ -11,7 +11,7 @@ import numpy as np
 from python_backend.budget.cost_table import CostTable
 from python_backend.budget.dcut import Choice
 from python_backend.budget.policies import Drafts, Policy
-from python_backend.coordinator.emit import append, emit
+from python_backend.coordinator.emit import Response, append, respond
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepLog, StepReport, record_load
 from python_backend.coordinator.request import RequestError
@@ -40,6 +40,7 @@ class DecodeLoop:
         self.target, self.drafters = target, drafters
         self.scheduler, self.policy, self.table = scheduler, policy, table
         self.metrics, self.step_log = metrics, step_log
+        self.outgoing: list[Response] = []
 
     def step(self) -> bool:
         """One step for everyone. False if nobody was there."""
@@ -47,6 +48,7 @@ class DecodeLoop:
         batch = self.scheduler.schedule()
         record_load(self.metrics, self.scheduler)
         if not batch:
+            self.send()
             return False
         report = StepReport(batch=len(batch.decoding))
         try:
@@ -100,6 +102,7 @@ class DecodeLoop:
     def verify(self, batch: Batch, choice: Choice, draft_ids: Array, report: StepReport) -> TargetResult:
         """One call with the rows of all sequences: anchors with kept drafts, then prompt chunks."""
         step = _target_step(batch, choice.kept, draft_ids)
+        self.send()
         start = time.perf_counter()
         result = self.target.step(step)
         report.verify_ms = (time.perf_counter() - start) * 1e3
@@ -135,7 +138,8 @@ class DecodeLoop:
                 accepted = min(used, len(tokens) - 1)  # drafts after the end were not needed
                 report.accepted += accepted
                 sequence.stats.record(int(drafts.available[i]), int(choice.kept[i]), accepted, used)
-            emit(sequence, reason)
+            if response := respond(sequence, reason):
+                self.outgoing.append(response)
             if reason:
                 finished.append(sequence)
         self.release(finished)
@@ -143,11 +147,20 @@ class DecodeLoop:
         report.finish(self.metrics)
         self.step_log.write(report)
 
+    def send(self) -> None:
+        """Hand the last step's responses over. Just before a verify call, because sending goes through the same
+        channel as calls: beside the short draft call it would delay it, beside the long verify call it is free."""
+        outgoing, self.outgoing = self.outgoing, []
+        for response in outgoing:
+            response.responder.send(response.outputs, response.final)
+
     def drop_finished(self) -> None:
         """Between steps: sequences whose client left, whose time is over, or that were told to stop."""
         now = time.monotonic()
         gone = [s for s in self.scheduler.running if s.is_over(now)]
         waiting = self.scheduler.remove_waiting(lambda s: s.is_over(now))
+        if gone:
+            self.send()
         for sequence in (*gone, *waiting):
             if sequence.is_cancelled:
                 sequence.responder.fail(RequestError("request was cancelled", "CANCELLED"))

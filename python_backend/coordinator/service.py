@@ -146,7 +146,9 @@ class Service:
                     self._wake.wait(IDLE_WAIT_S if self._busy() else None)
             except Exception as error:  # a bug here must not leave clients waiting for ever
                 log.exception("decode step failed")
+                self._loop.send()
                 self._refuse_all(RequestError(f"decode step failed: {error}", "INTERNAL"))
+        self._loop.send()
         self._refuse_all(RequestError("server is shutting down", "UNAVAILABLE"))
 
     def _prepare(self) -> DecodeLoop:
