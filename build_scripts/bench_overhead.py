@@ -11,6 +11,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -48,7 +49,7 @@ class Overhead(NamedTuple):
 def measure(steps: Sequence[dict[str, Any]], batch: int) -> Overhead:
     """Steps of exactly `batch` decoding sequences and no prompt rows, whose successor follows at once."""
     rows = []
-    for step, following in zip(steps, steps[1:], strict=False):
+    for step, following in pairwise(steps):
         if step["batch"] == following["batch"] == batch and not step["prompt_rows"]:
             wall = (following["started"] - step["started"]) * 1e3
             engines = step["draft_engine_ms"] + step["verify_engine_ms"]

@@ -10,7 +10,10 @@ from python_backend.sampling.params import SamplingParams, columns
 
 
 def a_step(**changes):
-    params = [SamplingParams(bad_words=((1, 2), (3,)), end_ids=(7,), min_tokens=2), SamplingParams(seed=2**64 - 1, temperature=1.0)]
+    params = [
+        SamplingParams(bad_words=((1, 2), (3,)), end_ids=(7,), min_tokens=2),
+        SamplingParams(seed=2**64 - 1, temperature=1.0),
+    ]
     fields = {
         **columns(params, [3, 4]),
         "slot": np.array([0, 1], dtype=np.int32),
