@@ -8,7 +8,7 @@ ARGS ?=
 
 RUN := .venv/bin/python -m
 
-.PHONY: help setup demo serve test test-fast lint load-test bench-overhead clean
+.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -39,6 +39,9 @@ load-test: setup ## perf_analyzer sweep with a table and a plot
 
 bench-overhead: setup ## time outside the engines
 	@$(RUN) build_scripts.bench_overhead $(ARGS)
+
+bench-engine: setup ## what a verify pass costs on each engine
+	@$(RUN) build_scripts.bench_engine $(ARGS)
 
 clean: ## remove the environment, the fetched model, cost tables and logs
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

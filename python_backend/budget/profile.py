@@ -46,11 +46,11 @@ def profile(
     everything = np.arange(slots, dtype=np.int32)
     try:
         for slot in range(slots):
-            _fill(target, slot, context_length, tokens)
+            fill(target, slot, context_length, tokens)
         for batch in sizes:
             curve = []
             for fraction in FRACTIONS:
-                step = _verify_step(batch, round(fraction * batch * depth), context_length, tokens)
+                step = verify_step(batch, round(fraction * batch * depth), context_length, tokens)
                 curve.append(_median_ms(partial(target.step, step), repeats))
                 progress(done := done + 1, total)
             verify.append(monotone(curve))
@@ -76,13 +76,14 @@ def _batch_sizes(slots: int) -> Iterator[int]:
     yield slots
 
 
-def _fill(target: TargetEngine, slot: int, length: int, tokens: Array) -> None:
+def fill(target: TargetEngine, slot: int, length: int, tokens: Array) -> None:
+    """Prefill a slot with `length` rows, chunk by chunk."""
     for past in range(0, length, PREFILL_ROWS):
         rows = min(PREFILL_ROWS, length - past)
         target.step(_target_step([slot], [past], [rows], [0], tokens[:rows], sample=False))
 
 
-def _verify_step(batch: int, drafts: int, context_length: int, tokens: Array) -> TargetStep:
+def verify_step(batch: int, drafts: int, context_length: int, tokens: Array) -> TargetStep:
     """Drafts spread as evenly as they go."""
     kept = [drafts // batch + (i < drafts % batch) for i in range(batch)]
     rows = [1 + n for n in kept]
