@@ -26,8 +26,8 @@ serve: setup ## the server in the foreground (HTTP_PORT=, GRPC_PORT=, METRICS_PO
 test: setup ## all tests, those against a running Triton included
 	@$(RUN) pytest $(ARGS)
 
-test-fast: setup ## the tests that need no server
-	@$(RUN) pytest -m "not server" $(ARGS)
+test-fast: setup ## the tests that need neither a server nor the embedded model
+	@$(RUN) pytest -m "not server and not embedded" $(ARGS)
 
 lint: setup ## ruff and mypy
 	@$(RUN) ruff check

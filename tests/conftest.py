@@ -26,3 +26,10 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def embedded() -> Path:
     """Checkpoint folder of the embedded model, fetched into the cache where it is missing."""
     return fetch(embedded_folder(load()))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests on the embedded model are marked by the fixture that they use."""
+    for item in items:
+        if "embedded" in getattr(item, "fixturenames", ()):
+            item.add_marker("embedded")

@@ -40,7 +40,7 @@ def post(server, body, path="generate", model="angelspec"):
         ({"text_input": "word " * 3000}, r"prompt has \d+ tokens, the limit is 2047"),
         (PROMPT | {"max_tokens": 0}, "max_tokens is '0'"),
         (PROMPT | {"max_tokens": -1}, "max_tokens is '-1'"),
-        (PROMPT | {"max_tokens": "four"}, "max_tokens"),
+        (PROMPT | {"max_tokens": "four"}, "signed-integer"),  # Triton reads JSON before we do
         (PROMPT | {"max_tokens": [1, 2]}, "batch size does not match"),
         (PROMPT | {"temperature": -1.0}, "temperature is '-1.0'"),
         (PROMPT | {"top_p": -0.1}, "top_p is '-0.1"),
