@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from build_scripts.fetch_model import fetch
@@ -12,6 +13,8 @@ from python_backend.engines.factory import share_cores
 from python_backend.settings import load
 
 share_cores()  # before any test imports torch
+hypothesis.settings.register_profile("untimed", deadline=None)  # machines are noisy: no test asserts a time
+hypothesis.settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")
