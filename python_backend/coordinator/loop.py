@@ -116,8 +116,7 @@ class DecodeLoop:
         features = np.split(result.features, row_starts(result.feature_count)[1:-1])
         log_probs = np.split(result.log_probs, row_starts(result.log_prob_count)[1:-1])
         finished = []
-        everyone = [*batch.decoding, *(chunk.sequence for chunk in batch.chunks)]
-        for i, sequence in enumerate(everyone):
+        for i, sequence in enumerate(batch.sequences):
             if i < len(batch.decoding):
                 accepted = int(result.accepted[i])
                 sequence.cached += 1 + accepted
@@ -176,8 +175,7 @@ class DecodeLoop:
         """The verify call failed: its requests fail with the engine's message, nothing else does. Where the engine
         lost its slots, every running sequence lost its KV."""
         log.error("verify failed: %s", error)
-        in_call = [*batch.decoding, *(chunk.sequence for chunk in batch.chunks)]
-        sequences = list(self.scheduler.running) if isinstance(error, EngineLostError) else in_call
+        sequences = list(self.scheduler.running) if isinstance(error, EngineLostError) else batch.sequences
         for sequence in sequences:
             sequence.responder.fail(RequestError(f"target engine failed: {error}", "INTERNAL"))
         self.metrics.add("angelspec_requests_failed_total", len(sequences))
@@ -230,7 +228,7 @@ def _target_step(batch: Batch, kept: Array, draft_ids: Array) -> TargetStep:
         rows.append([sequence.anchor, *draft_ids[i, : kept[i]].tolist()])
     for sequence, count in batch.chunks:
         rows.append(sequence.tokens[sequence.cached : sequence.cached + count])
-    sequences = [*batch.decoding, *(chunk.sequence for chunk in batch.chunks)]
+    sequences = batch.sequences
     sample = [True] * len(batch.decoding) + [s.cached + n == s.prompt_length for s, n in batch.chunks]
     return TargetStep(
         **columns([s.params for s in sequences], [s.prompt_length for s in sequences]),

@@ -18,6 +18,7 @@ ALIASES = {"random_seed": "seed", "max_completion_tokens": "max_tokens"}
 WINNING_ALIASES = {"max_completion_tokens"}  # clients fill max_tokens themselves beside it
 LISTS = {"stop_words", "bad_words", "input_ids"}
 
+ErrorCode = Literal["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
 Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
@@ -25,7 +26,7 @@ Finite = Annotated[float, Field(allow_inf_nan=False)]
 class RequestError(Exception):
     """A request that fails, with the code of the gRPC and Triton error it becomes."""
 
-    def __init__(self, message: str, code: Literal["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]) -> None:
+    def __init__(self, message: str, code: ErrorCode) -> None:
         super().__init__(message)
         self.code = code
 

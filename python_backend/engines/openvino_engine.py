@@ -18,8 +18,7 @@ from python_backend.engines.openvino_graph import build_graph
 from python_backend.engines.openvino_rows import FREE, INVARIANT, Piece, cut, lay_out
 from python_backend.engines.openvino_weights import Weights, read_weights
 from python_backend.engines.self_check import CHECK_ROWS, load_reference, self_check
-from python_backend.engines.slots import Slots
-from python_backend.engines.torch_engine import check_fits, committed_rows
+from python_backend.engines.slots import Slots, check_fits, committed_rows
 from python_backend.protocol import Array, Description, TargetResult, TargetStep
 from python_backend.sampling.verify import accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings

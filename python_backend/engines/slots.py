@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.protocol import Array, ProtocolError, TargetStep
+from python_backend.protocol import Array, ProtocolError, TargetStep, row_starts
 from python_backend.sampling.history import TokenHistory
+from python_backend.settings import CoordinatorSettings, TargetSettings
 
 
 class Slots:
@@ -70,6 +71,23 @@ class Slots:
         i = _first((slot < 0) | (slot >= self.count))
         if i is not None:
             raise ProtocolError(f"tensor 'slot' is {slot[i]} for sequence {i}, limit 0 to {self.count - 1}")
+
+
+def committed_rows(step: TargetStep, committed: Array) -> npt.NDArray[np.int64]:
+    """[C] packed rows that were committed: the first committed[i] of each sequence."""
+    starts = row_starts(step.row_count)
+    return np.concatenate([np.arange(start, start + n) for start, n in zip(starts[:-1], committed, strict=True)])
+
+
+def check_fits(max_position: int, layers: int, target: TargetSettings, coordinator: CoordinatorSettings) -> None:
+    """Raise ValueError where the settings ask for more than the model has."""
+    if coordinator.max_length > max_position:
+        raise ValueError(
+            f"coordinator.max_length is {coordinator.max_length}, limit {max_position}: the positions of "
+            f"'{target.checkpoint}'"
+        )
+    if wrong := [i for i in target.feature_layers if not 0 <= i <= layers]:
+        raise ValueError(f"target.feature_layers names layer {wrong[0]}, limit 0 to {layers} (the final norm's output)")
 
 
 def _first(wrong: npt.NDArray[np.bool_]) -> int | None:

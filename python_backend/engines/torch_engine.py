@@ -6,15 +6,14 @@ import os
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
-from python_backend.engines.slots import Slots
+from python_backend.engines.slots import Slots, check_fits, committed_rows
 from python_backend.engines.torch_attention import KvCache, plan, slot_order
 from python_backend.engines.torch_network import Decoder, Pass
-from python_backend.protocol import Array, Description, TargetResult, TargetStep, row_starts
+from python_backend.protocol import Array, Description, TargetResult, TargetStep
 from python_backend.sampling.verify import accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
@@ -88,20 +87,3 @@ class TorchEngine:
 
     def release(self, slot: Array) -> None:
         self.slots.release(slot)
-
-
-def committed_rows(step: TargetStep, committed: Array) -> npt.NDArray[np.int64]:
-    """[C] packed rows that were committed: the first committed[i] of each sequence."""
-    starts = row_starts(step.row_count)
-    return np.concatenate([np.arange(start, start + n) for start, n in zip(starts[:-1], committed, strict=True)])
-
-
-def check_fits(max_position: int, layers: int, target: TargetSettings, coordinator: CoordinatorSettings) -> None:
-    """Raise ValueError where the settings ask for more than the model has."""
-    if coordinator.max_length > max_position:
-        raise ValueError(
-            f"coordinator.max_length is {coordinator.max_length}, limit {max_position}: the positions of "
-            f"'{target.checkpoint}'"
-        )
-    if wrong := [i for i in target.feature_layers if not 0 <= i <= layers]:
-        raise ValueError(f"target.feature_layers names layer {wrong[0]}, limit 0 to {layers} (the final norm's output)")

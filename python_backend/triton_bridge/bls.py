@@ -11,7 +11,6 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import TypeVar
 
 import triton_python_backend_utils as pb_utils
@@ -88,7 +87,7 @@ class BlsEngine:
         self._call(RELEASE, Release(slot=slot).encode(), [])
 
     def _step(self, message: Message, result: type[Result]) -> Result:
-        outputs = self._call(STEP, message.encode(), [f.name for f in fields(result)])
+        outputs = self._call(STEP, message.encode(), [column.name for column in result.columns()])
         try:
             return result.decode(outputs)
         except ProtocolError as error:

@@ -15,13 +15,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
-from python_backend.coordinator.request import RequestError
+from python_backend.coordinator.request import ErrorCode, RequestError
 from python_backend.coordinator.sequence import Responder
 from python_backend.protocol import Tensors
-
-Code = Literal["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
 
 
 @dataclass(frozen=True)
@@ -51,11 +49,11 @@ class Answer:
 class Failure:
     key: int
     message: str
-    code: Code
+    code: ErrorCode
 
 
 class Host(Protocol):
-    """What the coordinator's end needs of its service."""
+    """Where requests go: the service, or the link to it."""
 
     def submit(
         self,

@@ -28,7 +28,7 @@ from python_backend.protocol import (
     Tensors,
 )
 from python_backend.triton_bridge.bls import takes_calls
-from python_backend.triton_bridge.link import LinkClient, LinkServer, link_address
+from python_backend.triton_bridge.link import Host, LinkClient, LinkServer, link_address
 from python_backend.triton_bridge.messages import error_response, parameters_of, response_of, tensors_of
 from python_backend.triton_bridge.observe import TritonMetrics
 from python_backend.triton_bridge.outbox import Outbox, TritonResponder
@@ -153,7 +153,7 @@ class TwinModel:
         self._outbox.close()
 
 
-def submit(host: Service | LinkClient, request: Any, responder: TritonResponder, batched: bool, **more: Any) -> None:
+def submit(host: Host, request: Any, responder: TritonResponder, batched: bool, **more: Any) -> None:
     """more: tensors that win over the request's own."""
     tensors = tensors_of(request, batched) | more
     host.submit(tensors, parameters_of(request), responder, request.request_id(), request.timeout() * MICROSECONDS)
