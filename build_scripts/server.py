@@ -245,14 +245,14 @@ class TritonServer:
         deadline = time.monotonic() + self.settings.coordinator.drain_s
         with httpx.Client(base_url=f"http://{self.http_url}", timeout=2.0) as client:
             try:
-                unloads = [client.post(f"/v2/repository/models/{model}/unload") for model in (COORDINATOR, TWIN)]
-                if any(answer.is_error for answer in unloads):
-                    return  # a server that was not started in explicit mode
-                while time.monotonic() < deadline and self.is_running():
-                    states = {m["name"]: m.get("state") for m in client.post("/v2/repository/index").json()}
-                    if not {states.get(COORDINATOR), states.get(TWIN)} & {"READY", "UNLOADING"}:
-                        return
-                    time.sleep(POLL_S)
+                for model in (TWIN, COORDINATOR):  # in this order: the coordinator answers the twin's requests
+                    if client.post(f"/v2/repository/models/{model}/unload").is_error:
+                        return  # a server that was not started in explicit mode
+                    while time.monotonic() < deadline and self.is_running():
+                        states = {m["name"]: m.get("state") for m in client.post("/v2/repository/index").json()}
+                        if states.get(model) not in ("READY", "UNLOADING"):
+                            break
+                        time.sleep(POLL_S)
             except httpx.TransportError:
                 return  # it ended meanwhile
 

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 
 SET_POLICY = "set_policy"  # control request: parameters operation and policy
 IDLE_WAIT_S = 0.02  # how soon an idle loop notices a client that left the queue
+STOP_WAIT_S = 2.0  # longer than a step
 
 
 class Service:
@@ -51,7 +52,7 @@ class Service:
         self._wake = threading.Event()
         self._started = threading.Event()
         self._startup_error: StartupError | None = None
-        self._draining = self._stopped = False
+        self._stopped = False
         self._vocabulary_size = 0
         self._table: CostTable | None = None
         self._loop: DecodeLoop | None = None
@@ -112,14 +113,11 @@ class Service:
         self._loop.policy = build_policy(name, self._settings.budget, self._table)
 
     def shutdown(self) -> None:
-        """Refuse new requests, let the running ones finish within `drain_s`, then stop the thread."""
-        self._draining = True
-        deadline = time.monotonic() + self._settings.coordinator.drain_s
-        while self._busy() and self._thread.is_alive() and time.monotonic() < deadline:
-            time.sleep(IDLE_WAIT_S)
+        """Refuse new requests, fail those that still run, then stop the thread. An engine that never answers keeps
+        the thread, which ends with its process."""
         self._stopped = True
         self._wake.set()
-        self._thread.join()
+        self._thread.join(STOP_WAIT_S)
 
     def _busy(self) -> bool:
         return bool(self._scheduler.running or self._scheduler.waiting)
@@ -202,7 +200,7 @@ class Service:
         return table
 
     def _check_serving(self) -> None:
-        if self._draining:
+        if self._stopped:
             raise RequestError("server is shutting down", "UNAVAILABLE")
         if self._startup_error:
             raise RequestError(f"not serving: {self._startup_error}", "UNAVAILABLE")

@@ -12,6 +12,7 @@ import socket
 import tempfile
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
@@ -104,7 +105,7 @@ class Channel:
 
     def hang_up(self) -> None:
         """End both directions; whoever waits in `receive`, here or there, returns."""
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as peer:
+        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as peer:
             peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
@@ -141,15 +142,18 @@ class LinkServer:
         Path(address).unlink(missing_ok=True)
         self._listener = Listener(address, "AF_UNIX", backlog=8)
         self._closing = False
+        self._peers: list[Channel] = []
         self._thread = threading.Thread(target=self._accept, name="link", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
-        """Take no more connections; those that are open end with their peers."""
+        """Take no more connections and hang up; what waits for an answer fails at the other end."""
         self._closing = True
         Client(self.address, "AF_UNIX").close()  # wakes accept
         self._thread.join()
         self._listener.close()
+        for peer in list(self._peers):
+            peer.hang_up()
         Path(self.address).parent.rmdir()
 
     def _accept(self) -> None:
@@ -158,7 +162,8 @@ class LinkServer:
             if self._closing:
                 connection.close()
                 return
-            threading.Thread(target=self._serve, args=(Channel(connection),), name="link-peer", daemon=True).start()
+            self._peers.append(Channel(connection))
+            threading.Thread(target=self._serve, args=(self._peers[-1],), name="link-peer", daemon=True).start()
 
     def _serve(self, channel: Channel) -> None:
         responders: dict[int, LinkResponder] = {}
@@ -171,6 +176,7 @@ class LinkServer:
                 leaving.left = True
         for responder in list(responders.values()):
             responder.left = True
+        self._peers.remove(channel)
         channel.close()
 
 

@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 FINAL = pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL
 SWEEP_S = 0.05  # how often clients are checked for having left
 TICK_S = 0.5  # how often metrics are published
+CLOSE_WAIT_S = 5.0
 
 
 class TritonResponder:
@@ -82,9 +83,9 @@ class Outbox:
         self._queue.put((responder, response, final))
 
     def close(self) -> None:
-        """Send what is queued, then end the thread."""
+        """Send what is queued, then end the thread. A server that no longer takes anything is not waited for."""
         self._queue.put(None)
-        self._thread.join()
+        self._thread.join(CLOSE_WAIT_S)
 
     def _run(self) -> None:
         next_sweep = next_tick = 0.0
@@ -101,7 +102,6 @@ class Outbox:
             except queue.Empty:
                 continue
             if item is None:
-                self._guard(self._tick)
                 return
             self._guard(self._deliver, *item)
 

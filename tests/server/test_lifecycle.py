@@ -207,15 +207,19 @@ def test_a_target_that_dies_fails_its_requests_shows_in_readiness_and_is_replace
 
 
 def test_the_twin_forwards_to_a_coordinator_that_was_loaded_again(own_server):
-    body = wire.encode_infer(PROMPT)
     url = f"http://{own_server.http_url}/v2"
 
     def ask():
-        return httpx.post(f"{url}/models/angelspec_infer/infer", json=body, timeout=60)
+        return httpx.post(f"{url}/models/angelspec_infer/infer", json=wire.encode_infer(PROMPT), timeout=60)
+
+    def unloaded():
+        models = httpx.post(f"{url}/repository/index", timeout=60).json()
+        return {m["name"]: m.get("state") for m in models}["angelspec"] == "UNAVAILABLE"
 
     assert ask().status_code == 200
     httpx.post(f"{url}/repository/models/angelspec/unload", timeout=60)
-    wait_until(lambda: "angelspec' is not loaded" in ask().text)
+    wait_until(unloaded)
+    assert "angelspec' is not loaded" in ask().text
     assert httpx.post(f"{url}/repository/models/angelspec/load", timeout=60).status_code == 200
     assert ask().status_code == 200
 

@@ -102,6 +102,16 @@ def test_requests_of_a_twin_that_dies_are_cancelled(server, host):
     wait_until(host.held[0].is_cancelled)
 
 
+def test_a_coordinator_that_is_unloaded_fails_what_it_has_not_answered(client, server, host):
+    host.hold = True
+    answer = ask(client, 1)
+    wait_until(lambda: host.held)
+    server.close()
+    error = answer.wait().error
+    assert (error.code, str(error)) == ("UNAVAILABLE", "model 'angelspec' was unloaded or its process died")
+    wait_until(host.held[0].is_cancelled)
+
+
 def test_without_coordinator_a_request_is_refused_and_later_ones_are_served(tmp_path, host):
     address = str(tmp_path / "coordinator")
     client = LinkClient(address)
