@@ -131,7 +131,7 @@ def make_linear(weight: Tensor, bias: Tensor | None) -> Linear:
 
 
 def _repacks(dtype: torch.dtype) -> bool:
-    if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+    if not torch.backends.mkldnn.is_available():
         return False
     return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 

@@ -1,0 +1,82 @@
+"""The gradient of a batch's loss, without ever holding the logits of more than a few chains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from python_backend.drafters.network import DraftNetwork
+from training import losses
+from training.batches import Batch
+from training.losses import Chains
+from training.recipe import Stage
+from training.unroll import Unrolled
+
+ROWS_AT_ONCE = 168  # logits of 168 x 16,384 float32 are 11 MB
+
+
+@dataclass
+class Tally:
+    """Sums over chains, for the log."""
+
+    loss: float = 0.0
+    weight: float = 0.0
+    length: float = 0.0  # expected accepted drafts
+    chains: int = 0
+    agreed: dict[int, float] = field(default_factory=dict)  # depth -> drafts that are the target's first choice
+    reached: dict[int, float] = field(default_factory=dict)  # depth -> drafts whose predecessors all are
+
+    def summary(self) -> dict[str, float]:
+        conditional = {f"agree_{d + 1}": self.agreed[d] / max(self.reached[d], 1) for d in sorted(self.agreed)}
+        return {
+            "loss": self.loss / max(self.weight, 1e-9),
+            "expected_drafts": self.length / max(self.chains, 1),
+        } | conditional
+
+
+@torch.no_grad()
+def teacher_probabilities(network: DraftNetwork, batch: Batch, row: Tensor, valid: Tensor) -> tuple[Tensor, Tensor]:
+    """(probabilities [U, Vd] over the tokens that can be drafted, index [N, D] into them) of the rows needed."""
+    rows, index = torch.unique(torch.where(valid, row, row[valid][0]), return_inverse=True)
+    return (batch.final.flatten(0, 1)[rows] @ network.head.T).softmax(-1), index
+
+
+def backward(network: DraftNetwork, batch: Batch, unrolled: Unrolled, stage: Stage, tally: Tally) -> None:
+    """Add the gradient of the weighted mean loss to the parameters, which must have none yet."""
+    teacher, index = teacher_probabilities(network, batch, unrolled.row, unrolled.valid)
+    hidden = unrolled.hidden.detach().requires_grad_()
+    weight = torch.zeros((), device=hidden.device)
+    chains_at_once = max(ROWS_AT_ONCE // hidden.shape[1], 1)
+    for begin in range(0, len(hidden), chains_at_once):
+        part = slice(begin, begin + chains_at_once)
+        chains = Chains(
+            logits=network.logits(hidden[part], unrolled.previous[part]),
+            teacher=teacher[index[part]],
+            token=network.to_index(unrolled.token[part]),
+            valid=unrolled.valid[part],
+        )
+        value, weights = losses.loss(chains, stage.loss, stage.weighting, unrolled.scale[part])
+        value.backward()
+        weight += weights.detach()
+        _count(tally, chains, value)
+    tally.weight += float(weight)
+    for parameter in network.parameters():  # those of the head have theirs already
+        if parameter.grad is not None:
+            parameter.grad /= weight
+    assert hidden.grad is not None
+    unrolled.hidden.backward(hidden.grad / weight)
+
+
+@torch.no_grad()
+def _count(tally: Tally, chains: Chains, value: Tensor) -> None:
+    alpha = losses.accepted(chains)
+    agree = (chains.logits.argmax(-1) == chains.teacher.argmax(-1)) & chains.valid
+    reached = torch.cat((torch.ones_like(agree[:, :1]), agree[:, :-1].cumprod(1).bool()), 1) & chains.valid
+    tally.loss += float(value)
+    tally.length += float(losses.expected_length(alpha, chains.valid).sum())
+    tally.chains += len(alpha)
+    for d in range(agree.shape[1]):
+        tally.agreed[d] = tally.agreed.get(d, 0.0) + float((agree & reached)[:, d].sum())
+        tally.reached[d] = tally.reached.get(d, 0.0) + float(reached[:, d].sum())
