@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from python_backend.protocol import NO_TOKEN, SamplingColumns, TargetStep, row_starts
+from python_backend.rows import row_owners
 from python_backend.sampling import processors
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.noise import race
@@ -35,9 +36,10 @@ class Rows(NamedTuple):
 def logit_rows(step: TargetStep) -> npt.NDArray[np.int64]:
     """[N] indices into the packed rows of those that need logits: each sampled sequence's anchor (or last prompt
     row) and its drafts."""
-    ends = row_starts(step.row_count)[1:]
-    spans = [np.arange(ends[i] - 1 - step.draft_count[i], ends[i]) for i in range(len(ends)) if step.sample[i]]
-    return np.concatenate(spans) if spans else np.zeros(0, dtype=np.int64)
+    ends = row_starts(step.row_count)[1:][step.sample]
+    counts = step.draft_count[step.sample].astype(np.int64) + 1
+    owner, offset = row_owners(counts)
+    return ends[owner] - counts[owner] + offset
 
 
 def accept(step: TargetStep, logits: npt.NDArray[np.float32], history: TokenHistory) -> Acceptance:
@@ -46,7 +48,7 @@ def accept(step: TargetStep, logits: npt.NDArray[np.float32], history: TokenHist
     logits: [N, V] float32, the rows of `logit_rows(step)`; may be changed in place.
     history: holds the step's rows already.
     """
-    rows = _rows(step)
+    rows = decided_rows(step)
     if len(logits) != len(rows.sequence):
         raise ValueError(f"{len(logits)} rows of logits for {len(rows.sequence)} rows that are sampled")
     raw = logits.copy() if step.return_log_probs.any() else logits
@@ -84,7 +86,7 @@ def choose(
     """[N] the target's token of each row. tokens: [B, max_length], the ids that row's position looks back on."""
     words = banned_words(params)
     end_starts = row_starts(params.end_id_count)
-    for r in np.flatnonzero(_needs_processing(params)[rows.sequence]):
+    for r in np.flatnonzero(needs_processing(params)[rows.sequence]):
         i, position = int(rows.sequence[r]), int(rows.position[r])
         if position - params.prompt_length[i] < params.min_tokens[i]:
             logits[r, params.end_ids[end_starts[i] : end_starts[i + 1]]] = -np.inf
@@ -105,16 +107,16 @@ def banned_words(params: SamplingColumns) -> list[list[npt.NDArray[np.int32]]]:
     return [words[starts[i] : starts[i + 1]] for i in range(len(params.bad_word_count))]
 
 
-def _rows(step: TargetStep) -> Rows:
+def decided_rows(step: TargetStep) -> Rows:
+    """The rows of `logit_rows(step)`."""
     sampled = np.flatnonzero(step.sample)
     counts = step.draft_count[sampled].astype(np.int64) + 1
-    sequence = np.repeat(sampled, counts)
+    owner, offset = row_owners(counts)
     ends = step.past_length.astype(np.int64) + step.row_count  # position after the last row
-    offsets = np.concatenate([np.arange(c) for c in counts]) if len(counts) else np.zeros(0, np.int64)
-    return Rows(sequence, ends[sequence] - np.repeat(counts, counts) + 1 + offsets)
+    return Rows(sampled[owner], ends[sampled[owner]] - counts[owner] + 1 + offset)
 
 
-def _needs_processing(params: SamplingColumns) -> npt.NDArray[np.bool_]:
+def needs_processing(params: SamplingColumns) -> npt.NDArray[np.bool_]:
     """[B] false for plain argmax: those rows are never copied or scanned."""
     return (
         (params.temperature > 0)
