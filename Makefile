@@ -4,11 +4,13 @@ PYTHON ?= python3.11
 HTTP_PORT ?= 8000
 GRPC_PORT ?= 8001
 METRICS_PORT ?= 8002
+TARGET ?= qwen3-8b
+PRECISION ?=
 ARGS ?=
 
 RUN := .venv/bin/python -m
 
-.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine clean
+.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine plan engines clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -42,6 +44,16 @@ bench-overhead: setup ## time outside the engines
 
 bench-engine: setup ## what a verify pass costs on each engine
 	@$(RUN) build_scripts.bench_engine $(ARGS)
+
+plan: setup ## memory and batch of a target on H20 (TARGET=qwen3-8b, PRECISION=fp8)
+	@$(RUN) build_scripts.plan --target $(TARGET) --precision "$(PRECISION)" $(ARGS)
+
+# In TensorRT-LLM's container that is its own Python; elsewhere the environment, which can only show the steps.
+ENGINES_PYTHON ?= $(shell python3 -c "import importlib.util as u, sys; sys.exit(not u.find_spec('tensorrt_llm'))" 2>/dev/null \
+	&& echo python3 || echo .venv/bin/python)
+
+engines: $(if $(filter .venv%,$(ENGINES_PYTHON)),setup) ## build TensorRT-LLM engines (TARGET=, PRECISION=, DRY_RUN=1)
+	@$(ENGINES_PYTHON) -m build_scripts.engines --target $(TARGET) --precision "$(PRECISION)" $(if $(DRY_RUN),--dry-run) $(ARGS)
 
 clean: ## remove the environment, the fetched model, cost tables and logs
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,2 @@
+# Read from tensorrt_llm/version.py of NVIDIA/TensorRT-LLM.
+__version__: str

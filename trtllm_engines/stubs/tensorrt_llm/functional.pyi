@@ -1,0 +1,6 @@
+# Read from the uses in tensorrt_llm/models/modeling_utils.py and from tensorrt_llm/network.py (Network._mark_output) of
+# NVIDIA/TensorRT-LLM: mark_output casts to the dtype where the network is strongly typed, then names the tensor.
+class Tensor:
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def mark_output(self, name: str | None = None, dtype: str | None = None) -> None: ...
