@@ -19,8 +19,8 @@ import numpy.typing as npt
 Array = npt.NDArray[Any]
 Tensors = dict[str, Array]
 
-STEP, DESCRIBE, RELEASE = "step", "describe", "release"
-OPERATION = "operation"  # request parameter that selects one of the three
+STEP, DESCRIBE, OPEN, RELEASE = "step", "describe", "open", "release"
+OPERATION = "operation"  # request parameter that selects one of them
 DESCRIPTION = "description"  # STRING [1]: JSON of a Description
 NO_TOKEN = -1
 
@@ -218,6 +218,40 @@ class TargetResult(Message):
 
 
 @dataclass(frozen=True, eq=False)
+class Open(Message):
+    """Prompts that begin in these slots: what does the target hold of them already?"""
+
+    slot: Array = column(np.int32, "B")
+    row_count: Array = column(np.int32, "B")  # the whole prompt, at least 1
+    token_ids: Array = column(np.int32, "R")
+
+    batch_column = "slot"
+
+    @classmethod
+    def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
+        return super().lengths(columns) | {"R": int(columns["row_count"].sum())}
+
+    def check(self) -> None:
+        super().check()
+        check_at_least("row_count", self.row_count, 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Opened(Message):
+    """Where each prompt's first step starts: its slot holds `held` committed rows."""
+
+    held: Array = column(np.int32, "B")  # below the prompt's length
+    feature_count: Array = column(np.int32, "B", filled(0))  # held; 0 without capture
+    features: Array = column(np.float32, "C", no_features)  # [C, F] captured hidden states of the rows held
+
+    batch_column = "held"
+
+    @classmethod
+    def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
+        return super().lengths(columns) | {"C": int(columns["feature_count"].sum())}
+
+
+@dataclass(frozen=True, eq=False)
 class DrafterStep(Message):
     """Append committed context, then draft for every sequence that has an anchor.
 
@@ -297,6 +331,7 @@ class Description:
     feature_size: int  # F
     max_depth: int = 0  # drafter: the longest draft
     target_sha256: str = ""  # drafter: the target it was trained for; empty = any
+    prefix_block: int = 0  # target: rows that sequences share at a time; 0 = it shares none and is not asked to `open`
 
 
 def check_at_least(name: str, values: Array, minimum: int) -> None:

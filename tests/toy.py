@@ -13,6 +13,8 @@ from python_backend.protocol import (
     Description,
     DrafterResult,
     DrafterStep,
+    Open,
+    Opened,
     TargetResult,
     TargetStep,
     row_starts,
@@ -32,7 +34,11 @@ def toy_logits(context: Array) -> Array:
 class ToyTarget:
     """Implements TargetEngine; checks that the coordinator never reads what it has not written."""
 
-    def __init__(self, slots: int = 8, max_length: int = 256, feature_size: int = 0) -> None:
+    def __init__(self, slots: int = 8, max_length: int = 256, feature_size: int = 0, prefix_block: int = 0) -> None:
+        """prefix_block: every block of so many committed tokens is held for ever; 0 = none."""
+        self.prefix_block = prefix_block
+        self.prefixes: set[tuple[int, ...]] = set()
+        self.openings: list[Open] = []
         self.history = TokenHistory(slots, max_length)
         self.stored = np.zeros(slots, dtype=np.int64)
         self.feature_size = feature_size
@@ -54,6 +60,23 @@ class ToyTarget:
             max_length=self._max_length,
             feature_layers=(),
             feature_size=self.feature_size,
+            prefix_block=self.prefix_block,
+        )
+
+    def open(self, opening: Open) -> Opened:
+        opening = Open.decode(opening.encode())
+        self.openings.append(opening)
+        held = np.zeros(len(opening.slot), dtype=np.int32)
+        for i, tokens in enumerate(np.split(opening.token_ids, row_starts(opening.row_count)[1:-1])):
+            while (end := held[i] + self.prefix_block) < len(tokens) and tuple(tokens[:end]) in self.prefixes:
+                held[i] = end
+            self.history.tokens[opening.slot[i], : len(tokens)] = tokens
+        self.stored[opening.slot] = held
+        features = [np.repeat(np.arange(1, n + 1)[:, None], self.feature_size, axis=1) for n in held]
+        return Opened(
+            held=held,
+            feature_count=held if self.feature_size else np.zeros_like(held),
+            features=np.concatenate(features).astype(np.float32) if self.feature_size else np.zeros((0, 0), np.float32),
         )
 
     def step(self, step: TargetStep) -> TargetResult:
@@ -72,6 +95,10 @@ class ToyTarget:
         result = accept(step, np.array(logits, dtype=np.float32).reshape(len(wanted), VOCABULARY), self.history)
         committed = np.where(step.sample, step.row_count - step.draft_count + result.accepted, step.row_count)
         self.stored[step.slot] = step.past_length + committed
+        for slot in step.slot if self.prefix_block else ():
+            known = self.history.tokens[slot, : self.stored[slot]].tolist()
+            ends = range(self.prefix_block, len(known) + 1, self.prefix_block)
+            self.prefixes.update(tuple(known[:end]) for end in ends)
         features = [
             np.repeat(position[starts[i] : starts[i] + n, None] + 1, self.feature_size, axis=1)
             for i, n in enumerate(committed)

@@ -18,7 +18,7 @@ from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
 from python_backend.engines.base import DrafterEngine, EngineError, EngineLostError, TargetEngine
-from python_backend.protocol import NO_TOKEN, Array, DrafterStep, TargetResult, TargetStep, row_starts
+from python_backend.protocol import NO_TOKEN, Array, DrafterStep, Open, TargetResult, TargetStep, row_starts
 from python_backend.sampling.params import columns, draft_columns
 
 log = logging.getLogger(__name__)
@@ -40,26 +40,60 @@ class DecodeLoop:
         self.target, self.drafters = target, drafters
         self.scheduler, self.policy, self.table = scheduler, policy, table
         self.metrics, self.step_log = metrics, step_log
+        self.prefix_block = target.describe().prefix_block
         self.outgoing: list[Response] = []
 
     def step(self) -> bool:
         """One step for everyone. False if nobody was there."""
         self.drop_finished()
-        batch = self.scheduler.schedule()
+        batch, held = self.schedule()
         record_load(self.metrics, self.scheduler)
         if not batch:
             self.send()
             return False
-        report = StepReport(batch=len(batch.decoding))
+        report = StepReport(batch=len(batch.decoding), held_rows=held)
         try:
             drafts, draft_ids = self.draft(batch, report)
             choice = self.prune(drafts, report)
             result = self.verify(batch, choice, draft_ids, report)
         except EngineError as error:
-            self.fail_all(batch, error)
+            # Where the engine lost its slots, every running sequence lost its KV.
+            lost = isinstance(error, EngineLostError)
+            self.fail_all(list(self.scheduler.running) if lost else batch.sequences, error)
             return True
         self.commit(batch, choice, drafts, draft_ids, result, report)
         return True
+
+    def schedule(self) -> tuple[Batch, int]:
+        """Who runs in this step, and the prompt rows that need no pass because the target holds them."""
+        self.scheduler.admit()
+        held = 0
+        while True:
+            batch = self.scheduler.schedule()
+            starting = [s for s, _ in batch.chunks if not s.opened and s.prompt_length > self.prefix_block > 0]
+            if not starting:
+                return batch, held
+            held += self.open(starting)  # leaves prompt rows for others, who may start with it
+
+    def open(self, starting: list[Sequence]) -> int:
+        """Begin with the rows that the target holds of these prompts. As late as this, so that prompts that arrive
+        together find what the first of them left. Returns how many rows."""
+        for sequence in starting:
+            sequence.opened = True
+        try:
+            opened = self.target.open(_opening(starting))
+        except EngineLostError as error:
+            self.fail_all(list(self.scheduler.running), error)
+            return 0
+        except EngineError as error:  # nothing is lost but time
+            log.warning("open failed, %d prompts are prefilled whole: %s", len(starting), error)
+            return 0
+        features = np.split(opened.features, row_starts(opened.feature_count)[1:-1])
+        for sequence, held, rows in zip(starting, opened.held.tolist(), features, strict=True):
+            sequence.cached = held
+            if opened.features.shape[1] and sequence.drafter:
+                sequence.features.append(rows)
+        return int(opened.held.sum())
 
     def draft(self, batch: Batch, report: StepReport) -> tuple[Drafts, Array]:
         """One call per drafter, for all its decoding sequences. Returns the drafts and their ids [B, D]."""
@@ -171,11 +205,10 @@ class DecodeLoop:
                 self.metrics.add("angelspec_requests_failed_total")
         self.release(gone)
 
-    def fail_all(self, batch: Batch, error: EngineError) -> None:
-        """The verify call failed: its requests fail with the engine's message, nothing else does. Where the engine
-        lost its slots, every running sequence lost its KV."""
-        log.error("verify failed: %s", error)
-        sequences = list(self.scheduler.running) if isinstance(error, EngineLostError) else batch.sequences
+    def fail_all(self, sequences: list[Sequence], error: EngineError) -> None:
+        """A call of the target failed: its requests fail with the engine's message, nothing else does."""
+        log.error("target failed: %s", error)
+        self.send()  # what they emitted before
         for sequence in sequences:
             sequence.responder.fail(RequestError(f"target engine failed: {error}", "INTERNAL"))
         self.metrics.add("angelspec_requests_failed_total", len(sequences))
@@ -203,6 +236,14 @@ class DecodeLoop:
                     log.warning("release failed: %s", error)
         for sequence in sequences:
             self.scheduler.finish(sequence)
+
+
+def _opening(starting: list[Sequence]) -> Open:
+    return Open(
+        slot=np.array([s.slot for s in starting], dtype=np.int32),
+        row_count=np.array([s.prompt_length for s in starting], dtype=np.int32),
+        token_ids=np.array([t for s in starting for t in s.tokens[: s.prompt_length]], dtype=np.int32),
+    )
 
 
 def _drafter_step(group: list[Sequence], depth: int) -> DrafterStep:

@@ -22,6 +22,7 @@ METRICS: dict[str, Metric] = {
     "angelspec_requests_failed_total": Metric("counter", "Requests refused or failed"),
     "angelspec_requests_cancelled_total": Metric("counter", "Requests cancelled by their client"),
     "angelspec_prompt_tokens_total": Metric("counter", "Prompt tokens prefilled"),
+    "angelspec_held_prompt_tokens_total": Metric("counter", "Prompt tokens taken from the target's prefix cache"),
     "angelspec_output_tokens_total": Metric("counter", "Tokens emitted"),
     "angelspec_draft_tokens_total": Metric("counter", "Tokens drafted"),
     "angelspec_kept_tokens_total": Metric("counter", "Drafts kept by the budget and verified"),

@@ -20,6 +20,7 @@ class StepReport:
     batch: int  # B, decoding sequences
     rows: int = 0
     prompt_rows: int = 0
+    held_rows: int = 0  # prompt rows that the target held already
     rho: float = 0.0
     drafted: int = 0
     kept: int = 0
@@ -41,6 +42,7 @@ class StepReport:
         metrics.add("angelspec_steps_total")
         metrics.add("angelspec_sequence_steps_total", self.batch)
         metrics.add("angelspec_prompt_tokens_total", self.prompt_rows)
+        metrics.add("angelspec_held_prompt_tokens_total", self.held_rows)
         metrics.add("angelspec_output_tokens_total", self.emitted)
         metrics.add("angelspec_draft_tokens_total", self.drafted)
         metrics.add("angelspec_kept_tokens_total", self.kept)

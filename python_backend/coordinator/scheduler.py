@@ -64,13 +64,16 @@ class Scheduler:
     def _slots(self) -> int:
         return len(self._free) + len(self.running)
 
-    def schedule(self) -> Batch:
-        """Admit what fits, then divide the prompt rows."""
+    def admit(self) -> None:
+        """Give free slots to those who wait."""
         with self._lock:
             while self._free and self._waiting:
                 sequence = self._waiting.popleft()
                 sequence.slot = heapq.heappop(self._free)
                 self.running.append(sequence)
+
+    def schedule(self) -> Batch:
+        """Everyone who decodes, and the prompt rows as they are divided now."""
         decoding = [s for s in self.running if not s.prefilling]
         chunks = []
         budget = self._prefill_rows

@@ -83,6 +83,7 @@ class Sequence:
     deadline: float  # time.monotonic()
 
     slot: int = NO_SLOT
+    opened: bool = False  # the target was asked what it holds of the prompt
     cached: int = 0  # committed rows in the target's KV
     drafter_cached: int = 0  # rows of them that the drafter has seen
     features: list[Array] = field(default_factory=list)  # [c, F] pieces of rows drafter_cached..cached

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+import numpy as np
+
 from python_backend.protocol import (
     Array,
     Description,
     DrafterResult,
     DrafterStep,
+    Open,
+    Opened,
     TargetResult,
     TargetStep,
 )
@@ -23,9 +27,15 @@ class EngineLostError(EngineError):
 
 
 class TargetEngine(Protocol):
-    """Runs the target model over ragged rows, samples, and accepts drafts."""
+    """Runs the target model over ragged rows, samples, and accepts drafts.
+
+    `open` is asked before a sequence's first step where the description has a `prefix_block`. Without it, a sequence
+    starts from nothing.
+    """
 
     def describe(self) -> Description: ...
+
+    def open(self, opening: Open) -> Opened: ...
 
     def step(self, step: TargetStep) -> TargetResult: ...
 
@@ -40,3 +50,9 @@ class DrafterEngine(Protocol):
     def step(self, step: DrafterStep) -> DrafterResult: ...
 
     def release(self, slot: Array) -> None: ...
+
+
+def nothing_held(opening: Open) -> Opened:
+    """The answer of an engine that shares no rows between sequences."""
+    nothing = np.zeros(len(opening.slot), dtype=np.int32)
+    return Opened(held=nothing, feature_count=nothing, features=np.zeros((0, 0), dtype=np.float32))

@@ -15,15 +15,16 @@ from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import read_config
 from python_backend.engines.openvino_attention import cache_names, check_compiled, check_release
 from python_backend.engines.openvino_graph import build_graph
-from python_backend.engines.openvino_rows import FREE, INVARIANT, Piece, cut, lay_out
+from python_backend.engines.openvino_rows import FREE, INVARIANT, Piece, cut, lay_out, lengths
 from python_backend.engines.openvino_weights import Weights, read_weights
 from python_backend.engines.self_check import CHECK_ROWS, load_reference, self_check
 from python_backend.engines.slots import Slots, check_fits, committed_rows
-from python_backend.protocol import Array, Description, TargetResult, TargetStep
+from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
 from python_backend.sampling.verify import accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
 Floats = npt.NDArray[np.float32]
+NO_FEATURES: Floats = np.zeros((0, 0), dtype=np.float32)
 
 
 class Outputs(NamedTuple):
@@ -55,10 +56,12 @@ class OpenVinoEngine:
             build_graph(self.config, weights, target.feature_layers, longest, target.invariant), target
         )
         block_size = check_compiled(compiled, self.config)
-        self.blocks = BlockTables(self.slots.count, longest, block_size)
+        self.blocks = BlockTables(self.slots.count, longest, block_size, target.prefix_cache // block_size)
         self.request = compiled.create_infer_request()
         self.input_index = {port.get_any_name(): i for i, port in enumerate(compiled.inputs)}  # faster than by name
         self.caches = self._allocate_caches()
+        size = self.feature_size if self.blocks.pool.keep else 0
+        self.kept_features: Floats = np.zeros((self.blocks.pool.count, block_size, size), dtype=np.float32)
         reference = load_reference(folder, self.sha256, self.config.vocabulary_size)
         self_check(reference, target, lambda step: self.forward(step, np.arange(len(step.token_ids))).logits)
         self.blocks.release(np.zeros(1, dtype=np.int32))
@@ -76,8 +79,23 @@ class OpenVinoEngine:
             slots=self.slots.count,
             max_length=self.slots.max_length,
             feature_layers=self.target.feature_layers,
-            feature_size=len(self.target.feature_layers) * self.config.hidden_size,
+            feature_size=self.feature_size,
+            prefix_block=self.blocks.block_size if self.blocks.pool.keep else 0,
         )
+
+    @property
+    def feature_size(self) -> int:
+        return len(self.target.feature_layers) * self.config.hidden_size
+
+    def open(self, opening: Open) -> Opened:
+        """Let prompts begin with rows that others left. Raises ProtocolError where they break the contract."""
+        prompts = self.slots.open(opening)
+        held = np.array([self.blocks.open(int(s), t) for s, t in zip(opening.slot, prompts, strict=True)], np.int32)
+        self.slots.stored[opening.slot] = held
+        nothing = np.zeros_like(held)
+        count = held if self.kept_features.size else nothing
+        features = self.kept_features[self.blocks.places(opening.slot, nothing, count)]
+        return Opened(held=held, feature_count=count, features=features if count.any() else NO_FEATURES)
 
     def step(self, step: TargetStep) -> TargetResult:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
@@ -85,14 +103,15 @@ class OpenVinoEngine:
         outputs = self.forward(step, logit_rows(step))
         acceptance = accept(step, outputs.logits, self.slots.history)
         committed = self.slots.commit(step, acceptance.accepted)
-        features = outputs.features
+        features = NO_FEATURES if outputs.features is None else outputs.features[committed_rows(step, committed)]
+        if self.kept_features.size:
+            self.kept_features[self.blocks.places(step.slot, step.past_length, committed)] = features
+        self.blocks.seal(step.slot, self.slots.stored[step.slot], self.slots.history.tokens)
         return TargetResult(
             accepted=acceptance.accepted,
             next_token=acceptance.next_token,
-            feature_count=np.zeros_like(committed) if features is None else committed,
-            features=(
-                np.zeros((0, 0), dtype=np.float32) if features is None else features[committed_rows(step, committed)]
-            ),
+            feature_count=np.zeros_like(committed) if outputs.features is None else committed,
+            features=features,
             log_prob_count=acceptance.log_prob_count,
             log_probs=acceptance.log_probs,
         )
@@ -108,7 +127,11 @@ class OpenVinoEngine:
     def _pass(self, step: TargetStep, piece: Piece, wanted: Array) -> Outputs:
         mine = wanted[(wanted >= piece.first) & (wanted < piece.last)] - piece.first
         token_ids = step.token_ids[piece.first : piece.last]
-        for name, values in lay_out(self.blocks, piece, token_ids, mine, self.limits).items():
+        for copy in self.blocks.prepare(piece.slot, piece.past, lengths(piece, self.limits)):
+            for store in (*self.caches, self.kept_features):
+                store[copy.target] = store[copy.source]
+        blocks = self.blocks.indices(piece.slot)
+        for name, values in lay_out(piece, blocks, token_ids, mine, self.limits).items():
             self.request.set_input_tensor(self.input_index[name], ov.Tensor(values))
         self.request.infer()
         logits = self.request.get_output_tensor(0).data[: len(mine)]
@@ -126,7 +149,7 @@ class OpenVinoEngine:
 
         The request does not keep these arrays alive: whoever holds it must hold them too.
         """
-        shape = (self.blocks.count, self.config.kv_heads, self.blocks.block_size, self.config.head_dim)
+        shape = (self.blocks.pool.count, self.config.kv_heads, self.blocks.block_size, self.config.head_dim)
         names = cache_names(self.config.layers)
         caches = [np.zeros(shape, dtype=np.float32) for _ in names]
         for name, cache in zip(names, caches, strict=True):

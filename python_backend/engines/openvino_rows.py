@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.engines.blocks import BlockTables
+from python_backend.engines.blocks import BlockIndices
 from python_backend.engines.openvino_graph import ANSWER_ROWS, ATTENTION_ROWS, LOGIT_ROWS, POSITIONS, TOKEN_IDS
 from python_backend.protocol import Array, TargetStep, row_starts
 
@@ -53,30 +53,33 @@ def cut(step: TargetStep, most: int) -> Iterator[Piece]:
         yield Piece(slot[inside], (past + done)[inside], (end - begin)[inside], first, last)
 
 
-def lay_out(
-    blocks: BlockTables, piece: Piece, token_ids: Array, wanted: Rows, limits: Limits
-) -> dict[str, npt.NDArray[Any]]:
-    """Give the piece's slots their blocks, and the graph's inputs for it, caches excepted.
+def lengths(piece: Piece, limits: Limits) -> Rows:
+    """[b] rows that each sequence has in the cache after the piece, repetitions included."""
+    return piece.past + np.maximum(piece.count, limits.fewest)
 
-    token_ids: [rows of the piece]. wanted: those that need logits. Where there are fewer than the limits ask for, the
-    last row is repeated: a repetition of a sequence's last row comes after it and is seen by none.
+
+def lay_out(
+    piece: Piece, blocks: BlockIndices, token_ids: Array, wanted: Rows, limits: Limits
+) -> dict[str, npt.NDArray[Any]]:
+    """The graph's inputs for a piece, caches excepted.
+
+    blocks: of each sequence, for its `lengths`. token_ids: [rows of the piece]. wanted: those that need logits. Where
+    there are fewer than the limits ask for, the last row is repeated: a repetition of a sequence's last row comes after
+    it and is seen by none.
     """
     padded = np.maximum(piece.count, limits.fewest)
     starts, begins = row_starts(piece.count), row_starts(padded)
     owner = np.repeat(np.arange(len(padded)), padded)
     offset = np.arange(begins[-1]) - begins[owner]
-    lengths = piece.past + padded
-    blocks.resize(piece.slot, lengths)
-    indices = blocks.indices(piece.slot)
     inputs = {
         TOKEN_IDS: repeat_last(token_ids.astype(np.int64), limits.fewest),
         POSITIONS: piece.past[owner] + offset,
         LOGIT_ROWS: repeat_last(wanted, limits.fewest),
         "past_lens": piece.past.astype(np.int32),
         "subsequence_begins": begins.astype(np.int32),
-        "block_indices": indices.indices,
-        "block_indices_begins": indices.begins,
-        "max_context_len": np.array(lengths.max(), dtype=np.int32),
+        "block_indices": blocks.indices,
+        "block_indices_begins": blocks.begins,
+        "max_context_len": np.array(lengths(piece, limits).max(), dtype=np.int32),
     }
     if limits.fewest > 1:
         inputs[ATTENTION_ROWS] = starts[owner] + np.minimum(offset, piece.count[owner] - 1)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.protocol import Array, ProtocolError, TargetStep, row_starts
+from python_backend.protocol import Array, Open, ProtocolError, TargetStep, row_starts
 from python_backend.sampling.history import TokenHistory
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
 
 class Slots:
-    """Committed length and token history of every slot. A slot is opened by a step with past_length 0."""
+    """Committed length and token history of every slot. A sequence begins with `open`, or a step at past_length 0."""
 
     def __init__(self, slots: int, max_length: int, vocabulary_size: int) -> None:
         self.count = slots
@@ -19,6 +19,21 @@ class Slots:
         self.vocabulary_size = vocabulary_size
         self.stored: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
         self.history = TokenHistory(slots, max_length)
+
+    def open(self, opening: Open) -> list[npt.NDArray[np.int32]]:
+        """Begin a sequence in each slot, and note its prompt. Returns each prompt's tokens.
+
+        Raises ProtocolError naming the tensor, the value and the limit; nothing has changed then.
+        """
+        opening.check()
+        self._check_slots(opening.slot)
+        self._check_ends(opening.slot, np.zeros_like(opening.row_count), opening.row_count)
+        self._check_tokens(opening.token_ids)
+        prompts = np.split(opening.token_ids, row_starts(opening.row_count)[1:-1])
+        for slot, tokens in zip(opening.slot, prompts, strict=True):
+            self.history.tokens[slot, : len(tokens)] = tokens
+        self.stored[opening.slot] = 0
+        return prompts
 
     def begin(self, step: TargetStep) -> None:
         """Check a step, roll its slots back to past_length and note its tokens.
@@ -43,10 +58,7 @@ class Slots:
     def check(self, step: TargetStep) -> None:
         """Raise ProtocolError where a step breaks the contract."""
         step.check()
-        self._check_known(step.slot)
-        slot, repeats = np.unique(step.slot, return_counts=True)
-        if (repeats > 1).any():
-            raise ProtocolError(f"tensor 'slot' names slot {slot[repeats > 1][0]} twice in one step, limit once")
+        self._check_slots(step.slot)
         stored = self.stored[step.slot]
         i = _first(step.past_length > stored)
         if i is not None:
@@ -54,17 +66,28 @@ class Slots:
                 f"tensor 'past_length' is {step.past_length[i]} for slot {step.slot[i]}, limit {stored[i]}: "
                 "more than the slot holds"
             )
-        ends = step.past_length.astype(np.int64) + step.row_count
-        i = _first(ends > self.max_length)
+        self._check_ends(step.slot, step.past_length, step.row_count)
+        self._check_tokens(step.token_ids)
+
+    def _check_slots(self, slot: Array) -> None:
+        self._check_known(slot)
+        names, repeats = np.unique(slot, return_counts=True)
+        if (repeats > 1).any():
+            raise ProtocolError(f"tensor 'slot' names slot {names[repeats > 1][0]} twice in one step, limit once")
+
+    def _check_ends(self, slot: Array, past: Array, count: Array) -> None:
+        i = _first(past.astype(np.int64) + count > self.max_length)
         if i is not None:
             raise ProtocolError(
-                f"tensor 'row_count' is {step.row_count[i]} for slot {step.slot[i]} after {step.past_length[i]} "
-                f"rows, limit {self.max_length} in all"
+                f"tensor 'row_count' is {count[i]} for slot {slot[i]} after {past[i]} rows, limit {self.max_length} "
+                "in all"
             )
-        i = _first((step.token_ids < 0) | (step.token_ids >= self.vocabulary_size))
+
+    def _check_tokens(self, token_ids: Array) -> None:
+        i = _first((token_ids < 0) | (token_ids >= self.vocabulary_size))
         if i is not None:
             raise ProtocolError(
-                f"tensor 'token_ids' is {step.token_ids[i]} in row {i}, limit 0 to {self.vocabulary_size - 1}"
+                f"tensor 'token_ids' is {token_ids[i]} in row {i}, limit 0 to {self.vocabulary_size - 1}"
             )
 
     def _check_known(self, slot: Array) -> None:

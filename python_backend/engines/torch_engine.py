@@ -8,12 +8,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from python_backend.engines.base import nothing_held
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
 from python_backend.engines.slots import Slots, check_fits, committed_rows
 from python_backend.engines.torch_attention import KvCache, plan, slot_order
 from python_backend.engines.torch_network import Decoder, Pass
-from python_backend.protocol import Array, Description, TargetResult, TargetStep
+from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
 from python_backend.sampling.verify import accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
@@ -57,6 +58,9 @@ class TorchEngine:
             feature_layers=self.target.feature_layers,
             feature_size=len(self.target.feature_layers) * config.hidden_size,
         )
+
+    def open(self, opening: Open) -> Opened:
+        return nothing_held(opening)
 
     @torch.inference_mode()
     def step(self, step: TargetStep) -> TargetResult:

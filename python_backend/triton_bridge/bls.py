@@ -19,6 +19,7 @@ from python_backend.engines.base import EngineError, EngineLostError
 from python_backend.protocol import (
     DESCRIBE,
     DESCRIPTION,
+    OPEN,
     OPERATION,
     RELEASE,
     STEP,
@@ -27,6 +28,8 @@ from python_backend.protocol import (
     DrafterResult,
     DrafterStep,
     Message,
+    Open,
+    Opened,
     ProtocolError,
     Release,
     TargetResult,
@@ -86,8 +89,8 @@ class BlsEngine:
     def release(self, slot: Array) -> None:
         self._call(RELEASE, Release(slot=slot).encode(), [])
 
-    def _step(self, message: Message, result: type[Result]) -> Result:
-        outputs = self._call(STEP, message.encode(), [column.name for column in result.columns()])
+    def _ask(self, operation: str, message: Message, result: type[Result]) -> Result:
+        outputs = self._call(operation, message.encode(), [column.name for column in result.columns()])
         try:
             return result.decode(outputs)
         except ProtocolError as error:
@@ -123,12 +126,15 @@ class BlsEngine:
 class BlsTarget(BlsEngine):
     """The target model of this server."""
 
+    def open(self, opening: Open) -> Opened:
+        return self._ask(OPEN, opening, Opened)
+
     def step(self, step: TargetStep) -> TargetResult:
-        return self._step(step, TargetResult)
+        return self._ask(STEP, step, TargetResult)
 
 
 class BlsDrafter(BlsEngine):
     """A drafter model of this server."""
 
     def step(self, step: DrafterStep) -> DrafterResult:
-        return self._step(step, DrafterResult)
+        return self._ask(STEP, step, DrafterResult)

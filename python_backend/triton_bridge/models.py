@@ -18,10 +18,13 @@ from python_backend.engines.base import DrafterEngine, TargetEngine
 from python_backend.protocol import (
     DESCRIBE,
     DESCRIPTION,
+    OPEN,
     OPERATION,
     RELEASE,
     STEP,
     DrafterStep,
+    Open,
+    Opened,
     ProtocolError,
     Release,
     TargetStep,
@@ -40,7 +43,7 @@ MICROSECONDS = 1e-6
 
 
 class EngineModel:
-    """Serves an engine: the request parameter `operation` selects step, describe or release.
+    """Serves an engine: the request parameter `operation` selects step, describe, open or release.
 
     A broken contract is answered with INVALID_ARG, any other failure with INTERNAL and its text; the process lives on.
     """
@@ -80,10 +83,15 @@ class EngineModel:
         if operation == DESCRIBE:
             text = json.dumps(asdict(self._engine.describe()))
             return {DESCRIPTION: np.array([text.encode()], dtype=np.object_)}
+        if operation == OPEN:
+            opened: Opened = self._engine.open(Open.decode(tensors))
+            return opened.encode()
         if operation == RELEASE:
             self._engine.release(Release.decode(tensors).slot)
             return {}
-        raise ProtocolError(f"parameter '{OPERATION}' is '{operation}', expected {STEP}, {DESCRIBE} or {RELEASE}")
+        raise ProtocolError(
+            f"parameter '{OPERATION}' is '{operation}', expected {STEP}, {DESCRIBE}, {OPEN} or {RELEASE}"
+        )
 
 
 class CoordinatorModel:
@@ -110,9 +118,10 @@ class CoordinatorModel:
                 submit(self._service, request, self._outbox.responder(request), batched=True)
 
     def finalize(self) -> None:
+        """Triton has waited for all requests but the twin's. Those fail: from now on calls to models get no answer."""
         self._closing.set()
-        self._service.shutdown()
         self._link.close()
+        self._service.shutdown()
         self._outbox.close()
 
     def is_ready(self) -> bool:

@@ -12,13 +12,13 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import triton_to_np_dtype
 
 from python_backend.coordinator.request import ALIASES, Fields
-from python_backend.protocol import DESCRIPTION, DrafterResult, DrafterStep, TargetResult, TargetStep
+from python_backend.protocol import DESCRIPTION, DrafterResult, DrafterStep, Open, Opened, TargetResult, TargetStep
 from python_backend.settings import ROOT
 
 REPOSITORY = ROOT / "model_repository"
 MODELS = sorted(folder.name for folder in REPOSITORY.iterdir())
-ENGINES = [(name, DrafterStep, DrafterResult) for name in MODELS if name.startswith("drafter_")]
-ENGINES.append(("target", TargetStep, TargetResult))
+ENGINES = [(name, (DrafterStep,), (DrafterResult,)) for name in MODELS if name.startswith("drafter_")]
+ENGINES.append(("target", (TargetStep, Open), (TargetResult, Opened)))
 
 
 def config(name):
@@ -30,20 +30,20 @@ def numpy_types(tensors):
     return {name: np.dtype(triton_to_np_dtype("BYTES" if t == "STRING" else t)) for name, t in names.items()}
 
 
-def columns(message):
-    return {f.name: f.metadata["dtype"] for f in dataclasses.fields(message)}
+def columns(messages):
+    return {f.name: f.metadata["dtype"] for message in messages for f in dataclasses.fields(message)}
 
 
-@pytest.mark.parametrize(("name", "step", "result"), ENGINES)
-def test_an_engines_tensors_are_the_columns_of_the_step_protocol(name, step, result):
+@pytest.mark.parametrize(("name", "asked", "answers"), ENGINES)
+def test_an_engines_tensors_are_the_columns_of_the_step_protocol(name, asked, answers):
     parsed = config(name)
-    assert numpy_types(parsed.input) == columns(step)
-    assert numpy_types(parsed.output) == columns(result) | {DESCRIPTION: np.dtype(object)}
+    assert numpy_types(parsed.input) == columns(asked)
+    assert numpy_types(parsed.output) == columns(answers) | {DESCRIPTION: np.dtype(object)}
     assert all(tensor.optional for tensor in parsed.input)
 
 
-@pytest.mark.parametrize(("name", "step", "result"), ENGINES)
-def test_an_engine_takes_the_whole_batch_in_one_call_from_one_instance(name, step, result):
+@pytest.mark.parametrize(("name", "asked", "answers"), ENGINES)
+def test_an_engine_takes_the_whole_batch_in_one_call_from_one_instance(name, asked, answers):
     parsed = config(name)
     assert parsed.max_batch_size == 0
     assert not parsed.model_transaction_policy.decoupled

@@ -25,7 +25,7 @@ from python_backend.triton_bridge.models import EngineModel
 class Engine:
     def __init__(self):
         self._engine = build_target(load())
-        self.describe, self.release = self._engine.describe, self._engine.release
+        self.describe, self.open, self.release = self._engine.describe, self._engine.open, self._engine.release
 
     def step(self, step):
         if (step.token_ids == {MAGIC_TOKEN}).any():

@@ -13,15 +13,15 @@ from tests.toy import ToyDrafter, ToyTarget, toy_decode
 POLICIES = ("off", "fixed", "dcut")
 
 
-@pytest.fixture(scope="module", params=[0, 3], ids=["no features", "features"])
+@pytest.fixture(scope="module", params=[(0, 0), (3, 0), (3, 8)], ids=["no features", "features", "shared prefixes"])
 def service(request, tmp_path_factory):
-    size = request.param
+    size, prefix_block = request.param
     drafters = {
         "drafter_a": ToyDrafter(feature_size=size, right=0.8),
         "drafter_b": ToyDrafter(feature_size=size, right=0.4),
     }
     limits = settings_for(list(drafters), cache_dir=tmp_path_factory.mktemp("cache"))
-    running = start(limits, ToyTarget(feature_size=size), drafters)
+    running = start(limits, ToyTarget(feature_size=size, prefix_block=prefix_block), drafters)
     yield running
     running.shutdown()
 

@@ -52,6 +52,7 @@ class SchedulerMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self):
+        self.scheduler.admit()
         batch = self.scheduler.schedule()
         assert sum(chunk.rows for chunk in batch.chunks) <= ROWS
         assert all(chunk.rows > 0 for chunk in batch.chunks)

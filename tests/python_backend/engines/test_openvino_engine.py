@@ -75,9 +75,9 @@ def test_ragged_steps_with_rollback_and_release_equal_recomputation_and_leak_no_
         expected = np.concatenate([from_scratch(scratch, stored[p.slot])[-len(p.tokens) :] for p in parts])
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
         owned = engine.blocks.indices(np.arange(SLOTS)).indices.tolist()
-        assert sorted(owned + engine.blocks.free) == list(range(engine.blocks.count))
+        assert sorted(owned + engine.blocks.pool.free) == list(range(engine.blocks.pool.count))
     engine.release(np.arange(SLOTS))
-    assert len(engine.blocks.free) == engine.blocks.count
+    assert len(engine.blocks.pool.free) == engine.blocks.pool.count
 
 
 @pytest.mark.parametrize("invariant", [False, True])
