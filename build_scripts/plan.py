@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trtllm_engines import recipe as recipes
-from trtllm_engines.plan import GB, GPUS, Plan, make
+from trtllm_engines.plan import GB, GPUS, Plan, fit, make
 from trtllm_engines.sizes import parameters
 
 
@@ -44,7 +44,7 @@ def memory(plan: Plan) -> Table:
     for use in plan.uses:
         table.add_row(use.what, f"{use.bytes / GB:.2f}", use.how)
     table.add_section()
-    table.add_row("sum", f"{sum(use.bytes for use in plan.uses) / GB:.2f}", "without KV cache")
+    table.add_row("sum", f"{plan.fixed / GB:.2f}", "without KV cache")
     table.add_section()
     each = (plan.kv_target + plan.kv_drafters) * recipe.limits.max_length / GB
     table.add_row("KV, a token", "", f"{plan.kv_target:,} B target + {plan.kv_drafters:,} B drafters")
@@ -59,12 +59,13 @@ def batches(plan: Plan) -> Table:
     table.add_column("GPU")
     for heading in ("GB", "tokens", f"sequences of {limits.max_length:,}", f"context at B = {limits.max_batch_size}"):
         table.add_column(heading, justify="right")
-    for fit in plan.fits:
-        if fit.pool <= 0:
-            table.add_row(fit.gpu.name, "does not fit", "-", "-", "-")
+    for gpu in GPUS:
+        held = fit(plan, gpu)
+        if held.pool <= 0:
+            table.add_row(gpu.name, "does not fit", "-", "-", "-")
             continue
-        context = min(limits.max_length, fit.tokens // limits.max_batch_size)
-        table.add_row(fit.gpu.name, f"{fit.pool / GB:.2f}", f"{fit.tokens:,}", f"{fit.sequences:,}", f"{context:,}")
+        context = min(limits.max_length, held.tokens // limits.max_batch_size)
+        table.add_row(gpu.name, f"{held.pool / GB:.2f}", f"{held.tokens:,}", f"{held.sequences:,}", f"{context:,}")
     return table
 
 

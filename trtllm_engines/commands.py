@@ -22,14 +22,22 @@ class Folders(NamedTuple):
     target: Path  # the target's engine
     drafters: Path  # one folder of engines a drafter
     onnx: Path  # one folder of graphs a drafter, exported from trained weights
+    settings: Path  # of a server for these engines, a file
+    work: Path  # all of the above
     examples: Path  # TensorRT-LLM's, with its conversion scripts
 
     @classmethod
     def under(cls, work: Path, recipe: Recipe, precision: Precision, examples: Path) -> Folders:
-        build = work / f"{recipe.name}-{precision}"
-        model = work / recipe.name
+        build, model = work / f"{recipe.name}-{precision}", work / recipe.name
         return cls(
-            model / "checkpoint", build / "converted", build / "target", build / "drafters", model / "onnx", examples
+            checkpoint=model / "checkpoint",
+            converted=build / "converted",
+            target=build / "target",
+            drafters=build / "drafters",
+            onnx=model / "onnx",
+            settings=build / "angelspec.yaml",
+            work=work,
+            examples=examples,
         )
 
 
@@ -55,6 +63,7 @@ def steps(recipe: Recipe, precision: Precision, folders: Folders, drafters: bool
         _stamp(recipe, precision, folders),
         *(_drafter(recipe, name, folders) for name in built),
         _validate(recipe, precision, folders),
+        _settings(recipe, precision, folders),
     ]
 
 
@@ -138,6 +147,11 @@ def _drafter(recipe: Recipe, name: str, folders: Folders) -> Step:
 def _validate(recipe: Recipe, precision: Precision, folders: Folders) -> Step:
     arguments = ("--target", recipe.name, "--precision", precision, "--folder", shown(folders.target))
     return _own("validate", "that the engine is what the recipe says", "validate", arguments)
+
+
+def _settings(recipe: Recipe, precision: Precision, folders: Folders) -> Step:
+    arguments = ("--target", recipe.name, "--precision", precision, "--work", shown(folders.work))
+    return _own("settings", "of a server, sized for this GPU", "serve_settings", arguments)
 
 
 def _script(name: str, why: str, path: str, arguments: tuple[str, ...], folders: Folders) -> Step:

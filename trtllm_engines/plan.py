@@ -61,8 +61,12 @@ class Plan(NamedTuple):
     uses: tuple[Use, ...]
     kv_target: int  # bytes a token, one GPU
     kv_drafters: int
-    fits: tuple[Fit, ...]
     ridge: int  # rows
+
+    @property
+    def fixed(self) -> float:
+        """Bytes that are not KV cache."""
+        return sum(use.bytes for use in self.uses)
 
 
 def make(recipe: Recipe, precision: Precision) -> Plan:
@@ -71,9 +75,16 @@ def make(recipe: Recipe, precision: Precision) -> Plan:
     kv_target = kv_bytes(geometry, precision, recipe.tensor_parallel)
     kv_drafters = sum(drafter_kv_bytes(drafter, geometry) for drafter in recipe.drafters.values())
     uses = _uses(recipe, precision)
-    fixed = sum(use.bytes for use in uses)
-    fits = tuple(_fit(gpu, fixed, kv_target + kv_drafters, recipe) for gpu in GPUS)
-    return Plan(recipe, precision, uses, kv_target, kv_drafters, fits, ridge_rows(recipe, precision, GPUS[0]))
+    return Plan(recipe, precision, uses, kv_target, kv_drafters, ridge_rows(recipe, precision, GPUS[0]))
+
+
+def fit(plan: Plan, gpu: Gpu) -> Fit:
+    """What a GPU holds beside the rest, in whole blocks."""
+    recipe = plan.recipe
+    pool = recipe.kv_fraction * (gpu.memory - plan.fixed)
+    blocks = max(0, int(pool // ((plan.kv_target + plan.kv_drafters) * TOKENS_PER_BLOCK)))
+    each = -(-recipe.limits.max_length // TOKENS_PER_BLOCK)
+    return Fit(gpu, pool, blocks * TOKENS_PER_BLOCK, blocks // each)
 
 
 def _uses(recipe: Recipe, precision: Precision) -> tuple[Use, ...]:
@@ -103,13 +114,6 @@ def _uses(recipe: Recipe, precision: Precision) -> tuple[Use, ...]:
         ),
         Use("workspace allowance", recipe.workspace_gb * GB, "assumed, not measured"),
     )
-
-
-def _fit(gpu: Gpu, fixed: float, kv_token: int, recipe: Recipe) -> Fit:
-    pool = recipe.kv_fraction * (gpu.memory - fixed)
-    blocks = max(0, int(pool // (kv_token * TOKENS_PER_BLOCK)))
-    each = -(-recipe.limits.max_length // TOKENS_PER_BLOCK)
-    return Fit(gpu, pool, blocks * TOKENS_PER_BLOCK, blocks // each)
 
 
 def ridge_rows(recipe: Recipe, precision: Precision, gpu: Gpu) -> int:

@@ -41,7 +41,7 @@ def test_every_option_is_in_the_record(name: str, precision: Precision) -> None:
 @pytest.mark.parametrize(("name", "precision"), BUILDS)
 def test_our_own_programs_take_their_options(name: str, precision: Precision) -> None:
     own = [step for step in planned(name, precision) if not step.program]
-    assert {step.name for step in own} == {"mark", "stamp", "drafter_mtp", "drafter_dfly", "validate"}
+    assert {step.name for step in own} == {"mark", "stamp", "drafter_mtp", "drafter_dfly", "validate", "settings"}
     for step in own:
         module = importlib.import_module(step.command[2])
         app = getattr(module, "app", None) or typer.Typer()

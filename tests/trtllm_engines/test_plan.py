@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 from build_scripts import plan as program
 from trtllm_engines import recipe as recipes
-from trtllm_engines.plan import GPUS, make, ridge_rows
+from trtllm_engines.plan import GPUS, fit, make, ridge_rows
 from trtllm_engines.sizes import (
     drafter_kv_bytes,
     drafter_parameters,
@@ -90,16 +90,17 @@ def test_what_fits_on_an_h20_by_hand() -> None:
     mtp = 192_937_984 + 2 * 4096**2
     dfly = 5 * 192_937_984 + 10 * 4096**2
     fixed = 2 * QWEN + 2 * (mtp + copies) + 2 * (dfly + copies) + 512 * 151936 * 4 + 2048 * 6 * 4096 * 2 + 4e9
-    assert sum(use.bytes for use in plan.uses) == fixed
-    for fit, memory in zip(plan.fits, (96e9, 141e9), strict=True):
+    assert plan.fixed == fixed
+    held = [fit(plan, gpu) for gpu in GPUS]
+    for each, memory in zip(held, (96e9, 141e9), strict=True):
         blocks = int(0.9 * (memory - fixed) // ((147_456 + 24_576) * 32))
-        assert (fit.tokens, fit.sequences) == (blocks * 32, blocks // 256)
-    assert [fit.sequences for fit in plan.fits] == [43, 71]
+        assert (each.tokens, each.sequences) == (blocks * 32, blocks // 256)
+    assert [each.sequences for each in held] == [43, 71]
 
 
 def test_a_target_that_does_not_fit_gets_no_sequences() -> None:
     recipe = recipes.load("hy3").model_copy(update={"tensor_parallel": 1})
-    assert [(fit.tokens, fit.sequences) for fit in make(recipe, "bf16").fits] == [(0, 0), (0, 0)]
+    assert [fit(make(recipe, "bf16"), gpu)[2:] for gpu in GPUS] == [(0, 0), (0, 0)]
 
 
 def test_a_dense_target_turns_compute_bound_at_37_rows_in_both_precisions() -> None:

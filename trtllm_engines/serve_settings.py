@@ -1,0 +1,72 @@
+"""Settings of a server for built engines: `angelspec.yaml` beside them, sized for the GPU that is there."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from trtllm_engines import recipe as recipes
+from trtllm_engines.commands import Folders
+from trtllm_engines.pin import EXAMPLES
+from trtllm_engines.plan import GB, H20_FLOPS, Gpu, fit, make
+from trtllm_engines.recipe import Precision, Recipe, RecipeError
+
+HEAD = """# Written by `make engines` for this GPU; every key is in docs/settings.md.
+# Sequences are what the KV cache holds at full length (`make plan`), at most what the engine was built for. More of
+# them fit with a lower max_length.
+"""
+
+
+def settings_of(recipe: Recipe, precision: Precision, folders: Folders, memory: float) -> dict[str, Any]:
+    """The settings tree. memory: bytes of the GPU. Raises RecipeError where not one sequence fits."""
+    gpu = Gpu("this GPU", memory, H20_FLOPS, 0)
+    sequences = min(recipe.limits.max_batch_size, fit(make(recipe, precision), gpu).sequences)
+    if sequences < 1:
+        raise RecipeError(
+            f"{recipe.name} in {precision} leaves no room on {memory / GB:.0f} GB for one sequence of "
+            f"{recipe.limits.max_length} tokens: see `make plan TARGET={recipe.name}`"
+        )
+    return {
+        "target": {
+            "engine": "tensorrt_llm",
+            "checkpoint": str(folders.checkpoint.resolve()),
+            "engine_folder": str(folders.target.resolve()),
+            "dtype": "bfloat16",
+            "device": "cuda",
+            "feature_layers": list(recipe.captured_layers),
+        },
+        "coordinator": {
+            "max_sequences": sequences,
+            "max_length": recipe.limits.max_length,
+            "depth": recipe.depth,
+            "prefill_rows": recipe.limits.max_rows - recipe.verify_rows,
+        },
+        "budget": {"policy": "dcut", "rho": [0, 0.25, 0.5, 0.75, 1]},
+    }
+
+
+def main(
+    target: Annotated[str, typer.Option(help="A recipe of trtllm_engines/recipes.")],
+    precision: Annotated[str, typer.Option(help="bf16 or fp8.")],
+    work: Annotated[Path, typer.Option(help="Folder of checkpoints and engines.")],
+) -> None:
+    """Write the settings of a server for a target's engines."""
+    import torch  # only the container has one with CUDA
+
+    try:
+        recipe = recipes.load(target)
+        chosen = recipe.chosen(precision)
+        folders = Folders.under(work, recipe, chosen, Path(EXAMPLES))
+        tree = settings_of(recipe, chosen, folders, torch.cuda.get_device_properties(0).total_memory)
+    except RecipeError as error:
+        typer.echo(f"error: {error}", err=True)
+        raise typer.Exit(1) from error
+    folders.settings.write_text(HEAD + yaml.safe_dump(tree, sort_keys=False))
+    typer.echo(f"wrote {folders.settings}")
+
+
+if __name__ == "__main__":
+    typer.run(main)
