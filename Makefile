@@ -9,6 +9,10 @@ PRECISION ?=
 ARGS ?=
 
 RUN := .venv/bin/python -m
+# In TensorRT-LLM's container that is its own Python; elsewhere the environment, which can only show the steps.
+ENGINES_PYTHON ?= $(shell python3 -c "import importlib.util as u, sys; sys.exit(not u.find_spec('tensorrt_llm'))" 2>/dev/null \
+	&& echo python3 || echo .venv/bin/python)
+ENGINES_SETUP = $(if $(filter .venv%,$(ENGINES_PYTHON)),setup)
 
 .PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine plan engines clean
 .DEFAULT_GOAL := help
@@ -22,8 +26,12 @@ setup: ## environment, packages, embedded model (PYTHON=..., PIP_ARGS=...)
 demo: setup ## three streamed answers, then plain against speculative decoding
 	@$(RUN) build_scripts.with_server --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) clients.demo $(ARGS)
 
-serve: setup ## the server in the foreground (HTTP_PORT=, GRPC_PORT=, METRICS_PORT=)
-	@exec $(RUN) build_scripts.serve --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT) $(ARGS)
+# On TensorRT-LLM engines the container's own Triton serves, without an environment of ours.
+PORTS = --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) --metrics-port $(METRICS_PORT)
+ENGINES_ARGS = --target $(TARGET) --precision "$(PRECISION)" $(if $(DRY_RUN),--dry-run)
+
+serve: $(if $(filter tensorrt_llm,$(ENGINE)),$(ENGINES_SETUP),setup) ## the server in the foreground (HTTP_PORT=, GRPC_PORT=, METRICS_PORT=)
+	@exec $(if $(filter tensorrt_llm,$(ENGINE)),$(ENGINES_PYTHON) -m build_scripts.serve_engines $(ENGINES_ARGS),$(RUN) build_scripts.serve) $(PORTS) $(ARGS)
 
 test: setup ## all tests, those against a running Triton included
 	@$(RUN) pytest $(ARGS)
@@ -48,12 +56,8 @@ bench-engine: setup ## what a verify pass costs on each engine
 plan: setup ## memory and batch of a target on H20 (TARGET=qwen3-8b, PRECISION=fp8)
 	@$(RUN) build_scripts.plan --target $(TARGET) --precision "$(PRECISION)" $(ARGS)
 
-# In TensorRT-LLM's container that is its own Python; elsewhere the environment, which can only show the steps.
-ENGINES_PYTHON ?= $(shell python3 -c "import importlib.util as u, sys; sys.exit(not u.find_spec('tensorrt_llm'))" 2>/dev/null \
-	&& echo python3 || echo .venv/bin/python)
-
-engines: $(if $(filter .venv%,$(ENGINES_PYTHON)),setup) ## build TensorRT-LLM engines (TARGET=, PRECISION=, DRY_RUN=1)
-	@$(ENGINES_PYTHON) -m build_scripts.engines --target $(TARGET) --precision "$(PRECISION)" $(if $(DRY_RUN),--dry-run) $(ARGS)
+engines: $(ENGINES_SETUP) ## build TensorRT-LLM engines (TARGET=, PRECISION=, DRY_RUN=1)
+	@$(ENGINES_PYTHON) -m build_scripts.engines $(ENGINES_ARGS) $(ARGS)
 
 clean: ## remove the environment, the fetched model, cost tables and logs
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
