@@ -1,0 +1,1 @@
+"""Drafter training: the target writes the corpus, drafters learn from it."""

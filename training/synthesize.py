@@ -1,0 +1,184 @@
+"""The target writes the corpus that drafters learn from, shard by shard; a run that was stopped goes on.
+
+A shard depends on the seed, its number and the target, on nothing that was written before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+
+from python_backend.engines.base import TargetEngine
+from python_backend.engines.checkpoint import resolve_checkpoint
+from python_backend.engines.factory import build_target
+from python_backend.settings import WORKLOADS, CoordinatorSettings, Settings, TargetSettings, load
+from python_backend.tokenizer import end_ids, load_tokenizer
+from training.corpus import MANIFEST, Shard, corpus_folder, features_folder, save_features, to_shard
+from training.grammar import seed_lists_sha256
+from training.report import Report
+from training.requests import CAP, FOLLOWED, LONG_CAP, MAGPIE, MIX, TEMPERATURES, Request, RequestSource, read_format
+from training.sampler import Sampler
+from training.stops import STOPS
+
+FEATURE_LAYERS = (1, 8, 14, 20, 26, 27, 28, 30)  # of the embedded target; 30 is the final norm's output
+HELD_OUT_TEMPERATURES = (0.0, 1.0)  # one shard each, over the same prompts
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a corpus is made of."""
+
+    name: str
+    seed: int
+    held_out: bool
+    tokens: int  # response tokens in all; of a training corpus
+    shard_tokens: int  # response tokens with which a shard takes no more requests; of a training corpus
+    prompts: int  # prompts of a domain; of a held-out corpus
+
+
+class Writer:
+    """Writes the shards of a job that are not there yet.
+
+    requests: those of a shard, by its number.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        cache_dir: Path,
+        engine: TargetEngine,
+        sampler: Sampler,
+        requests: Callable[[int], Iterator[Request]],
+    ) -> None:
+        self.job, self.engine, self.sampler, self.requests = job, engine, sampler, requests
+        self.folder = corpus_folder(cache_dir, job.name)
+        self.features_folder = features_folder(cache_dir, job.name)
+
+    def run(self, report: Report) -> None:
+        """Until there are enough shards."""
+        counts: Counter[str] = Counter()
+        index = 0
+        while not self.enough(index, counts["response_tokens"]):
+            file = self.folder / f"shard-{index:04}.safetensors"
+            shard = Shard.load(file) if file.is_file() else self.write_shard(index, file, report)
+            counts += count(shard)
+            index += 1
+            self.write_manifest(index, counts)
+            report.shard(file.stem, counts)
+
+    def enough(self, shards: int, tokens: int) -> bool:
+        return shards >= len(HELD_OUT_TEMPERATURES) if self.job.held_out else tokens >= self.job.tokens
+
+    def write_shard(self, index: int, file: Path, report: Report) -> Shard:
+        """Features first: a shard of tokens says that its features are whole."""
+        enough = float("inf") if self.job.held_out else self.job.shard_tokens
+        written = list(self.sampler.write(self.requests(index), enough, report.step))
+        shard = to_shard(written, self.engine.describe().vocabulary_size)
+        save_features(torch.cat([w.features for w in written]), self.features_folder / file.name)
+        shard.save(file)
+        return shard
+
+    def write_manifest(self, shards: int, counts: Counter[str]) -> None:
+        """Where the corpus comes from."""
+        about = self.engine.describe()
+        manifest: dict[str, Any] = {
+            "job": asdict(self.job),
+            "target": {
+                "name": about.name,
+                "weights_sha256": about.weights_sha256,
+                "engine": f"{about.engine} {about.engine_version}, {about.dtype}",
+                "feature_layers": about.feature_layers,
+                "slots": about.slots,
+                "max_length": about.max_length,
+            },
+            "mix": {
+                "domains": MIX,
+                "magpie": MAGPIE,
+                "second_turn": FOLLOWED,
+                "caps": [CAP, LONG_CAP],
+                "temperatures": HELD_OUT_TEMPERATURES if self.job.held_out else [0.0, *TEMPERATURES],
+                "seed_lists_sha256": seed_lists_sha256(),
+            },
+            "shards": shards,
+            "counts": dict(sorted(counts.items())),
+        }
+        (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+
+
+def count(shard: Shard) -> Counter[str]:
+    """Sequences, tokens, and response tokens by domain, temperature and stop."""
+    counts = Counter({"sequences": len(shard), "tokens": len(shard.tokens)})
+    for i, tokens in enumerate(shard.response_length.tolist()):
+        counts["response_tokens"] += tokens
+        counts[f"{WORKLOADS[shard.domain[i]]}_response_tokens"] += tokens
+        counts["argmax_response_tokens"] += tokens if shard.temperature[i] == 0 else 0
+        counts["magpie_sequences"] += int(shard.magpie[i])
+        counts[f"stopped_by_{STOPS[shard.stop[i]]}"] += 1
+    return counts
+
+
+def synthesis_settings(slots: int, max_length: int) -> Settings:
+    """The served target, exact, with all that drafters read from it."""
+    served = load()
+    return served.model_copy(
+        update={
+            "target": TargetSettings(
+                engine="openvino", checkpoint=served.target.checkpoint, feature_layers=FEATURE_LAYERS
+            ),
+            "coordinator": CoordinatorSettings(max_sequences=slots, max_length=max_length),
+        }
+    )
+
+
+def request_source(job: Job, tokenizer: Any) -> Callable[[int], Iterator[Request]]:
+    """The requests of each shard of a job."""
+
+    def of_shard(index: int) -> Iterator[Request]:
+        if job.held_out:
+            source = RequestSource(tokenizer, (job.seed,), held_out=True)
+            return iter(source.evaluation(job.prompts, HELD_OUT_TEMPERATURES[index]))
+        return RequestSource(tokenizer, (job.seed, index), held_out=False).endless()
+
+    return of_shard
+
+
+def build_writer(job: Job, settings: Settings) -> Writer:
+    """Load the target and its tokenizer."""
+    checkpoint = resolve_checkpoint(settings)
+    tokenizer = load_tokenizer(checkpoint)
+    engine = build_target(settings)
+    control = frozenset(tokenizer.all_special_ids)
+    sampler = Sampler(engine, read_format(tokenizer), end_ids(checkpoint), control)
+    return Writer(job, settings.cache_dir, engine, sampler, request_source(job, tokenizer))
+
+
+def main(
+    tokens: Annotated[int, typer.Option(min=1, help="Response tokens in all.")] = 3_000_000,
+    seed: Annotated[int, typer.Option(min=0, help="Other seeds give other text.")] = 1,
+    name: Annotated[str, typer.Option(help="Folder below the cache; by default train or held_out.")] = "",
+    held_out: Annotated[bool, typer.Option("--held-out", help="From the other side of the split.")] = False,
+    prompts: Annotated[int, typer.Option(min=1, help="Held out: prompts of each domain.")] = 80,
+    shard_tokens: Annotated[int, typer.Option(min=1, help="Response tokens of a shard.")] = 50_000,
+    slots: Annotated[int, typer.Option(min=1, help="Conversations at once.")] = 96,
+    max_length: Annotated[int, typer.Option(min=64, help="Tokens of a conversation.")] = 512,
+) -> None:
+    """Write what is missing of a corpus."""
+    job = Job(name or ("held_out" if held_out else "train"), seed, held_out, tokens, shard_tokens, prompts)
+    settings = synthesis_settings(slots, max_length)
+    console = Console()
+    with console.status("loading the target"):
+        writer = build_writer(job, settings)
+    with Report(console, 0 if held_out else tokens) as report:
+        writer.run(report)
+
+
+if __name__ == "__main__":
+    typer.run(main)
