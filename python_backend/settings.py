@@ -21,6 +21,7 @@ from pydantic_settings import (
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_FILE = ROOT / "angelspec.yaml"
 
+EngineName = Literal["torch", "openvino", "tensorrt_llm"]
 WeightMode = Literal["exact", "int8-dynamic"]
 PolicyName = Literal["off", "fixed", "dcut"]
 Workload = Literal["chat", "code", "math"]
@@ -32,8 +33,9 @@ class Section(BaseModel):
 
 
 class TargetSettings(Section):
-    engine: Literal["torch", "openvino"] = Field("torch", description="what runs the target; openvino: CPU only")
+    engine: EngineName = Field("torch", description="what runs the target; openvino: CPU only, tensorrt_llm: GPU only")
     checkpoint: str = Field("smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder")
+    engine_folder: Path | None = Field(None, description="built engine of the checkpoint: tensorrt_llm only")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of weights, arithmetic and KV")
     weights: WeightMode = Field("exact", description="as stored, or rounded to 8 bits: openvino only, another model")
     invariant: bool = Field(False, description="logits do not depend on the batch, to the bit: openvino only")
@@ -51,9 +53,14 @@ class TargetSettings(Section):
                 f"target.engine openvino computes in float32 on the cpu, not in {self.dtype} on {self.device}: "
                 "use target.engine torch"
             )
-        if self.engine == "torch" and (self.weights, self.invariant) != ("exact", False):
+        if self.engine != "openvino" and (self.weights, self.invariant) != ("exact", False):
             raise ValueError(
                 f"target.weights {self.weights} with target.invariant {self.invariant} needs target.engine openvino"
+            )
+        if (self.engine == "tensorrt_llm") != (self.engine_folder is not None):
+            raise ValueError(
+                f"target.engine is {self.engine} and target.engine_folder is {self.engine_folder}: tensorrt_llm needs "
+                "the folder of a built engine, and nothing else has one"
             )
         return self
 

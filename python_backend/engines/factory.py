@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import os
+from importlib import import_module
+from typing import cast
 
 from python_backend.engines.base import TargetEngine
 from python_backend.engines.checkpoint import resolve_checkpoint
-from python_backend.settings import Settings
+from python_backend.settings import EngineName, Settings
+
+# Where each engine's class is. Imported only where it serves, since each brings a large library along; and named, not
+# imported, because TensorRT-LLM's is built on this package and this package stands without it.
+ENGINES: dict[EngineName, str] = {
+    "torch": "python_backend.engines.torch_engine:TorchEngine",
+    "openvino": "python_backend.engines.openvino_engine:OpenVinoEngine",
+    "tensorrt_llm": "trtllm_engines.runtime.engine:TensorRtTarget",
+}
 
 
 def build_target(settings: Settings) -> TargetEngine:
-    """Load the target. Raises CheckpointError or ValueError naming what does not fit."""
+    """Load the target. Raises CheckpointError, EngineError or ValueError naming what does not fit."""
     share_cores()
     folder = resolve_checkpoint(settings)
-    if settings.target.engine == "openvino":  # each engine's library is imported only where it serves
-        from python_backend.engines.openvino_engine import OpenVinoEngine
-
-        return OpenVinoEngine(folder, settings.target, settings.coordinator)
-    from python_backend.engines.torch_engine import TorchEngine
-
-    return TorchEngine(folder, settings.target, settings.coordinator)
+    module, name = ENGINES[settings.target.engine].split(":")
+    engine = getattr(import_module(module), name)
+    return cast(TargetEngine, engine(folder, settings.target, settings.coordinator))
 
 
 def share_cores() -> None:

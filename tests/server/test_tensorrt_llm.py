@@ -1,0 +1,137 @@
+"""A whole server on a TensorRT-LLM target whose Session is the fake of `tests/fakes`: the runtime around it is real.
+
+The tokens are those of the PyTorch engine on the same checkpoint, one at a time.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from build_scripts.server import REPOSITORY, TARGET
+from clients import transport
+from python_backend.settings import ROOT
+from tests.checkpoints import VOCABULARY, Part, load_engine, make_step, save_tiny
+from tests.server.conftest import ServerUnderTest
+from tests.trtllm_engines.engine_folder import write_engine
+
+pytestmark = pytest.mark.server
+
+FAKES = ROOT / "tests" / "fakes"
+TOKENS = 40
+REQUESTS = [
+    {"prompt": [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]},
+    {"prompt": list(range(20, 120)), "temperature": 0.8, "seed": 11},
+    {"prompt": [9] * 30, "temperature": 1.0, "top_p": 0.8, "seed": 12},
+    {"prompt": [1, 2, 3, 1, 2, 3, 1, 2], "temperature": 0.6, "top_k": 9, "seed": 2**63 + 1, "repetition_penalty": 1.3},
+]
+WRONG_ENGINES = [
+    ({"dtype": {"sequence_length": "int64"}}, "input 'sequence_length' is int64, expected int32"),
+    ({"shape": {"host_kv_cache_pool_pointers": [3, 2]}}, "has shape [3, 2], expected [1, 2]"),
+    ({"drop": ["captured_3"]}, "output 'captured_3' (layer 3) is missing"),
+]
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with a tokenizer of words: "t17" is token 17."""
+    folder = save_tiny("qwen3", tmp_path_factory.mktemp("tiny") / "qwen3")
+    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def engine_folder(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    return write_engine(tmp_path_factory.mktemp("engine"), checkpoint, captured=(1, 3))
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The shipped one, but the target's process finds the fakes where TensorRT-LLM would be installed."""
+    repository = tmp_path_factory.mktemp("repository")
+    for folder in REPOSITORY.iterdir():
+        if folder.name != TARGET:
+            (repository / folder.name).symlink_to(folder)
+    shutil.copytree(REPOSITORY / TARGET, repository / TARGET)
+    model = repository / TARGET / "1" / "model.py"
+    model.write_text(f"import sys\n\nsys.path += {[str(ROOT), str(FAKES)]}\n{model.read_text()}")
+    return repository
+
+
+@pytest.fixture(scope="module")
+def trt_server(repository: Path, checkpoint: Path, engine_folder: Path) -> Iterator[ServerUnderTest]:
+    environment = {
+        "ANGELSPEC_TARGET__ENGINE": "tensorrt_llm",
+        "ANGELSPEC_TARGET__CHECKPOINT": str(checkpoint),
+        "ANGELSPEC_TARGET__ENGINE_FOLDER": str(engine_folder),
+        "ANGELSPEC_TARGET__FEATURE_LAYERS": "[1, 3]",
+        "ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "4",
+        "ANGELSPEC_COORDINATOR__MAX_LENGTH": "256",
+        "ANGELSPEC_COORDINATOR__PREFILL_ROWS": "64",
+        "ANGELSPEC_BUDGET__POLICY": "fixed",
+    }
+    with ServerUnderTest(repository=repository, environment=environment) as running:
+        yield running
+
+
+def ask(server: ServerUnderTest, request: dict[str, Any]) -> Any:
+    body = {"max_tokens": TOKENS, "min_tokens": TOKENS, **request}
+    body["input_ids"] = body.pop("prompt")
+    return transport.generate(body, server.http_url)
+
+
+def plain_decoding(checkpoint: Path, request: dict[str, Any]) -> list[int]:
+    """The PyTorch engine's tokens, without drafts."""
+    engine, tokens, fed = load_engine(checkpoint, slots=1), list(request["prompt"]), 0
+    columns = {
+        "temperature": np.array([request.get("temperature", 0)], dtype=np.float32),
+        "top_p": np.array([request.get("top_p", 0)], dtype=np.float32),
+        "top_k": np.array([request.get("top_k", 0)], dtype=np.int32),
+        "repetition_penalty": np.array([request.get("repetition_penalty", 1)], dtype=np.float32),
+        "seed": np.array([request.get("seed", 0)], dtype=np.uint64),
+        "prompt_length": np.array([len(tokens)], dtype=np.int32),
+        "min_tokens": np.array([TOKENS], dtype=np.int32),
+        "end_id_count": np.array([1], dtype=np.int32),
+        "end_ids": np.array([2], dtype=np.int32),
+    }
+    while len(tokens) < len(request["prompt"]) + TOKENS:
+        result = engine.step(make_step(Part(0, fed, tokens[fed:]), **columns))
+        fed = len(tokens)
+        tokens.append(int(result.next_token[0]))
+    return tokens[len(request["prompt"]) :]
+
+
+def test_the_server_gives_the_tokens_of_the_torch_engine(trt_server: ServerUnderTest, checkpoint: Path) -> None:
+    answers = [ask(trt_server, request) for request in REQUESTS]
+    for request, answer in zip(REQUESTS, answers, strict=True):
+        assert list(answer.token_ids) == plain_decoding(checkpoint, request)
+    assert sum(answer.summary.speculation.num_accepted_tokens for answer in answers) > 0
+
+
+def load_target(server: ServerUnderTest) -> str:
+    """Load the target again, from the engine that is in its folder now. Returns the server's complaint."""
+    models = f"http://{server.http_url}/v2/repository/models/{TARGET}"
+    httpx.post(f"{models}/unload", timeout=60).raise_for_status()
+    answer = httpx.post(f"{models}/load", timeout=60)
+    return "" if answer.is_success else str(answer.json()["error"])
+
+
+def test_engines_that_break_the_contract_are_refused_and_a_right_one_serves_again(
+    trt_server: ServerUnderTest, checkpoint: Path, engine_folder: Path
+) -> None:
+    for wrong, message in WRONG_ENGINES:
+        write_engine(engine_folder, checkpoint, captured=(1, 3), wrong=wrong)
+        assert message in load_target(trt_server)
+    write_engine(engine_folder, checkpoint, captured=(1, 3))
+    assert load_target(trt_server) == ""
+    assert list(ask(trt_server, REQUESTS[1]).token_ids) == plain_decoding(checkpoint, REQUESTS[1])
