@@ -3,24 +3,44 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from training.corpus import Sample
+
 LENGTH_JITTER = 24  # rows by which sequences of a batch may differ in length at random
 
 
-class Text(Protocol):
-    """A sequence of the corpus."""
+@dataclass(frozen=True, eq=False)
+class Text:
+    """A sequence of the corpus with what one drafter needs of its features."""
 
-    ids: npt.NDArray[np.int64]  # [L]
+    ids: npt.NDArray[np.int64]  # [n]
     response_start: int  # index of the first token that the target wrote
+    states: Tensor  # [n - 1, F + hidden] the captured layers that the drafter reads, then the final hidden state
 
-    def features(self, layers: Sequence[int]) -> npt.NDArray[Any]: ...  # [at least L - 1, len(layers) * hidden]
+
+def read_texts(samples: Iterable[Sample], stored: Sequence[int], layers: Sequence[int], final_layer: int) -> list[Text]:
+    """Keep what is needed in memory.
+
+    stored: captured layers of the samples, in order. layers: those that the drafter reads. final_layer: that of the
+    final norm's output. Raises ValueError naming a layer that was not captured.
+    """
+    wanted = (*layers, final_layer)
+    if missing := [layer for layer in wanted if layer not in stored]:
+        raise ValueError(f"layer {missing[0]} is not among those captured with the corpus: {tuple(stored)}")
+    texts = []
+    for sample in samples:
+        parts = sample.features.unflatten(-1, (len(stored), -1))
+        states = parts[:, [stored.index(layer) for layer in wanted]].flatten(1)
+        texts.append(Text(sample.ids, sample.response_start, states))
+    return texts
 
 
 class Batch(NamedTuple):
@@ -38,21 +58,18 @@ class Batch(NamedTuple):
         return torch.arange(self.features.shape[1], device=self.ids.device).expand(len(self.rows), -1)
 
 
-def collate(texts: Sequence[Text], layers: tuple[int, ...], final_layer: int, device: str) -> Batch:
-    """layers: captured ones that the drafter reads; final_layer: that of the final norm's output."""
+def collate(texts: Sequence[Text], hidden_size: int, device: str) -> Batch:
+    """Pad texts to the longest, in float32."""
     rows = [len(text.ids) - 1 for text in texts]
-    longest = max(rows)
-    states = [torch.from_numpy(np.asarray(text.features((*layers, final_layer)), dtype=np.float32)) for text in texts]
-    width = states[0].shape[1] // (len(layers) + 1)
-    features = torch.zeros(len(texts), longest, states[0].shape[1])
-    ids = torch.zeros(len(texts), longest + 1, dtype=torch.int64)
+    states = torch.zeros(len(texts), max(rows), texts[0].states.shape[1])
+    ids = torch.zeros(len(texts), max(rows) + 1, dtype=torch.int64)
     for i, (text, n) in enumerate(zip(texts, rows, strict=True)):
-        features[i, :n] = states[i][:n]
+        states[i, :n] = text.states
         ids[i, : n + 1] = torch.from_numpy(text.ids)
-    features = features.to(device)
+    states = states.to(device)
     return Batch(
-        features=features[..., :-width],
-        final=features[..., -width:],
+        features=states[..., :-hidden_size],
+        final=states[..., -hidden_size:],
         ids=ids.to(device),
         rows=torch.tensor(rows, device=device),
         start=torch.tensor([text.response_start for text in texts], device=device),

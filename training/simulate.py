@@ -5,8 +5,7 @@ The target's text is fixed by prompt, parameters and seed, so what a drafter get
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,11 +15,15 @@ import torch
 from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
+from python_backend.drafters.drafting import Drafted, Pick, first_choice, walk_block, walk_recurrent
 from python_backend.drafters.layers import KeysValues
-from python_backend.drafters.recurrent import RecurrentDrafter
+from python_backend.drafters.recurrent import RecurrentDrafter, State
+from training.attention import ChainAttention, attend
 from training.batches import Batch
+from training.unroll import run_first
 
-Choose = Callable[[Tensor, Tensor], Tensor]  # (logits [N, Vd], position [N] of the drafted token) -> draft index [N]
+Network = BlockDrafter | RecurrentDrafter
+PickAt = Callable[[npt.NDArray[np.int64]], Pick]
 
 
 class Drafts(NamedTuple):
@@ -75,73 +78,43 @@ class Acceptance:
         return self.accepted_at / np.maximum(before, 1)
 
 
-def greedy(logits: Tensor, _: Tensor) -> Tensor:
-    return logits.argmax(-1)
-
-
 @torch.no_grad()
 def draft_everywhere(
-    network: BlockDrafter | RecurrentDrafter, batch: Batch, depth: int, choose: Choose = greedy
+    network: Network, batch: Batch, depth: int, pick_at: PickAt = lambda _: first_choice
 ) -> list[Drafts]:
-    """Drafts from every response token of each sequence of a batch."""
-    walk = _block if isinstance(network, BlockDrafter) else _recurrent
+    """Drafts from every response token of each sequence of a batch. pick_at: chooses, given the anchors' positions."""
     results = []
     for i in range(len(batch.rows)):
         rows, start = int(batch.rows[i]), int(batch.start[i])
         one = Batch(*(part[i : i + 1] for part in batch))
         one = one._replace(features=one.features[:, :rows], final=one.final[:, :rows], ids=one.ids[:, : rows + 1])
         anchor = torch.arange(start, rows, device=batch.ids.device)
-        tokens, probability = walk(network, one, anchor, depth, choose)  # type: ignore[arg-type]
-        results.append(Drafts(anchor.cpu().numpy(), tokens.cpu().numpy(), probability.cpu().numpy()))
+        walk = _block if isinstance(network, BlockDrafter) else _recurrent
+        drafted = walk(network, one, anchor, depth, pick_at(anchor.cpu().numpy()))  # type: ignore[arg-type]
+        results.append(Drafts(anchor.cpu().numpy(), drafted.tokens.cpu().numpy(), drafted.probability.cpu().numpy()))
     return results
 
 
-def _block(network: BlockDrafter, one: Batch, anchor: Tensor, depth: int, choose: Choose) -> tuple[Tensor, Tensor]:
+def _block(network: BlockDrafter, one: Batch, anchor: Tensor, depth: int, pick: Pick) -> Drafted:
     contexts = network.context(one.features, one.positions)
     visible = torch.arange(one.features.shape[1], device=anchor.device) < anchor[None, :, None]
-    previous = one.ids[0, anchor]
-    hidden = network.block(previous[None], anchor[None], contexts, visible, depth)[0]
-    tokens, probabilities = [], []
-    for k in range(depth):
-        logits = network.logits(network.correct(hidden[:, k], previous), previous)
-        previous, probability = _choose(network, logits, anchor + 1 + k, choose)
-        tokens.append(previous)
-        probabilities.append(probability)
-    return torch.stack(tokens, 1), torch.stack(probabilities, 1)
+    tokens = one.ids[0, anchor]
+    hidden = network.block(
+        tokens[None], anchor[None], depth, lambda i, query, own: attend(query, contexts[i], visible, own)
+    )
+    return walk_block(network, hidden[0], tokens, pick)
 
 
-def _recurrent(
-    network: RecurrentDrafter, one: Batch, anchor: Tensor, depth: int, choose: Choose
-) -> tuple[Tensor, Tensor]:
-    state = network.first(one.features, one.ids[:, 1:], one.positions)
-    first, row = state.keys_values, anchor - 1
+def _recurrent(network: RecurrentDrafter, one: Batch, anchor: Tensor, depth: int, pick: Pick) -> Drafted:
+    state, first = run_first(network, one)
+    row = anchor - 1
     visible = torch.arange(one.features.shape[1], device=anchor.device) <= row[None, :, None]
-    state = type(state)(state.output[:, row], state.carried[:, row], first)
-    chain: list[KeysValues] = []
-    tokens, probabilities = [], []
-    previous = one.ids[0, anchor]
-    for k in range(depth):
-        logits = network.logits(state.output[0], previous)
-        previous, probability = _choose(network, logits, anchor + 1 + k, choose)
-        tokens.append(previous)
-        probabilities.append(probability)
-        if k + 1 < depth:
-            state = network.next(state, previous[None], (row + k + 1)[None], first, visible, chain)
-    return torch.stack(tokens, 1), torch.stack(probabilities, 1)
+    chain = ChainAttention(first, visible)
 
+    def attention(i: int, query: Tensor, own: KeysValues) -> Tensor:
+        """Chains are rows [N, 1] to the walk, and [1, N] to their sequence."""
+        mine = KeysValues(own.keys.transpose(0, 1), own.values.transpose(0, 1))
+        return chain(i, query.transpose(0, 1), mine).transpose(0, 1)
 
-def _choose(
-    network: BlockDrafter | RecurrentDrafter, logits: Tensor, position: Tensor, choose: Choose
-) -> tuple[Tensor, Tensor]:
-    index = choose(logits, position)
-    probability = (logits.gather(-1, index[:, None]).squeeze(-1) - logits.logsumexp(-1)).exp()
-    return network.draft_ids[index], probability
-
-
-def by_domain(results: Sequence[tuple[str, Acceptance]], depth: int) -> dict[str, Acceptance]:
-    """Pooled per domain, and over all as `all`."""
-    pooled: dict[str, Acceptance] = defaultdict(lambda: Acceptance(depth))
-    for domain, acceptance in results:
-        pooled[domain].add(acceptance)
-        pooled["all"].add(acceptance)
-    return dict(pooled)
+    start = State(state.output[0, row], state.carried[0, row])
+    return walk_recurrent(network, start, anchor, depth, attention, pick)

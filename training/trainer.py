@@ -81,9 +81,8 @@ def fresh_network(
 class Trainer:
     """Trains one network. Two runs of the same recipe over the same texts take the same steps, resumed or not."""
 
-    def __init__(self, network: Network, recipe: Recipe, texts: Sequence[Text], final_layer: int, device: str) -> None:
-        self.network, self.recipe, self.texts = network.to(device), recipe, texts
-        self.final_layer, self.device = final_layer, device
+    def __init__(self, network: Network, recipe: Recipe, texts: Sequence[Text], device: str) -> None:
+        self.network, self.recipe, self.texts, self.device = network.to(device), recipe, texts, device
         self.progress = Progress()
         decayed = [p for p in network.parameters() if p.ndim > 1]
         others = [p for p in network.parameters() if p.ndim <= 1]
@@ -128,7 +127,7 @@ class Trainer:
 
     def _step(self, texts: Sequence[Text], stage: Stage, share: float, tally: Tally) -> int:
         """One update. Returns the rows it saw."""
-        batch = collate(texts, self.recipe.feature_layers, self.final_layer, self.device)
+        batch = collate(texts, self.network.config.hidden_size, self.device)
         unrolled = self._unroll(batch, stage)
         if unrolled.valid.any():
             backward(self.network, batch, unrolled, stage, tally)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.layers import KeysValues
-from python_backend.drafters.recurrent import RecurrentDrafter
+from python_backend.drafters.recurrent import RecurrentDrafter, State
+from training.attention import ChainAttention, attend, causal
 from training.batches import Batch
 
 
@@ -39,7 +40,9 @@ def unroll_block(network: BlockDrafter, batch: Batch, depth: int, anchors: int, 
     anchor = order.topk(min(anchors, length), dim=1).indices.sort(dim=1).values  # [n, A]
     contexts = network.context(batch.features, batch.positions)
     visible = row < anchor[..., None]
-    hidden = network.block(batch.ids.gather(1, anchor), anchor, contexts, visible, depth)  # [n, A, D, hidden]
+    hidden = network.block(  # [n, A, D, hidden]
+        batch.ids.gather(1, anchor), anchor, depth, lambda i, query, own: attend(query, contexts[i], visible, own)
+    )
 
     steps = torch.arange(depth, device=device)
     target = anchor[..., None] + steps  # [n, A, D] row that decides each draft
@@ -58,6 +61,18 @@ def unroll_block(network: BlockDrafter, batch: Batch, depth: int, anchors: int, 
     )
 
 
+def run_first(network: RecurrentDrafter, batch: Batch) -> tuple[State, KeysValues]:
+    """Depth 0 of every row [n, S, hidden], and the keys and values it leaves."""
+    kept: list[KeysValues] = []
+
+    def attention(_: int, query: Tensor, own: KeysValues) -> Tensor:
+        kept.append(own)
+        return causal(query, own)
+
+    state = network.run(network.start(batch.features), batch.ids[:, 1:], batch.positions, attention)
+    return state, kept[0]
+
+
 def unroll_recurrent(network: RecurrentDrafter, batch: Batch, depth: int, off_path: float) -> Unrolled:
     """A chain from every row of the response, fed with its own drafts (training-time test): the state it carries and
     the keys it leaves are differentiated through, the drafted tokens are not.
@@ -67,15 +82,14 @@ def unroll_recurrent(network: RecurrentDrafter, batch: Batch, depth: int, off_pa
     n, length = batch.ids.shape[0], batch.features.shape[1]
     device = batch.ids.device
     sequence = torch.arange(n, device=device)[:, None]
-    state = network.first(batch.features, batch.ids[:, 1:], batch.positions)
-    first = state.keys_values
+    state, first = run_first(network, batch)
     begin = max(int(batch.start.min()) - 1, 0)  # depth 0 runs everywhere for its keys; chains start in the response
     row = torch.arange(begin, length, device=device).expand(n, -1)
     visible = torch.arange(length, device=device) <= row[..., None]
-    state = type(state)(state.output[:, begin:], state.carried[:, begin:], state.keys_values)
+    state = State(state.output[:, begin:], state.carried[:, begin:])
     on_path = torch.ones_like(row, dtype=torch.bool)
     starts = row + 1 >= batch.start[:, None]
-    chain: list[KeysValues] = []
+    attention = ChainAttention(first, visible)
     parts = []
     previous = batch.ids[:, begin + 1 :]
     for d in range(depth):
@@ -91,7 +105,7 @@ def unroll_recurrent(network: RecurrentDrafter, batch: Batch, depth: int, off_pa
                 drafted[valid] = network.draft_ids[network.logits(state.output[valid], previous[valid]).argmax(-1)]
             on_path = on_path & (drafted == token)
             previous = drafted
-            state = network.next(state, drafted, row + d + 1, first, visible, chain)
+            state = network.run(state.carried, drafted, row + d + 1, attention)
     stacked = [torch.stack(values, 2) for values in zip(*parts, strict=True)]
     keep = stacked[4].any(-1)
     return Unrolled(*(values[keep] for values in stacked))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from python_backend.drafters.block import BlockDrafter
 
@@ -26,7 +26,7 @@ def copy_target_layers(network: BlockDrafter, layers: tuple[int, ...], weights: 
         norm = take("input_layernorm")
         qkv = torch.cat([take(f"self_attn.{part}_proj") for part in ("q", "k", "v")]) * norm
         draft.qkv.weight.copy_(qkv)
-        if draft.context_kv is not None:
+        if isinstance(draft.context_kv, nn.Linear):
             draft.context_kv.weight.copy_(qkv[draft.query_size :])
         draft.output.weight.copy_(take("self_attn.o_proj"))
         draft.mlp_norm.weight.copy_(take("post_attention_layernorm"))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from python_backend.drafters.config import BLOCK_PARTS, DrafterConfig
-from python_backend.drafters.layers import DraftLayer, KeysValues, Norm, attend, linear
+from python_backend.drafters.layers import Attention, DraftLayer, KeysValues, Norm, linear
 from python_backend.drafters.network import DraftNetwork, TargetParts
 
 
@@ -45,30 +45,45 @@ class BlockDrafter(DraftNetwork):
             contexts.append(layer.project_context(self.context_norm(rows), position, self.rotate))
         return contexts
 
-    def block(
-        self, anchor: Tensor, position: Tensor, contexts: list[KeysValues], visible: Tensor, depth: int
-    ) -> Tensor:
-        """[n, A, depth, hidden] what the slots know before they see each other's tokens.
+    def slots(self, depth: int) -> int:
+        """Rows of a block."""
+        return depth if self.parts.anchor_first else depth + 1
 
-        anchor: [n, A] tokens. position: [n, A] theirs. contexts: [n, S, …] a layer. visible: [n, A, S] bool.
+    def block(self, anchor: Tensor, position: Tensor, depth: int, attention: Attention) -> Tensor:
+        """[..., depth, hidden] what the slots know before they see each other's tokens.
+
+        anchor, position: [...] token and place of each block's anchor. attention: each block's slots see its context
+        and each other.
         """
-        slots = depth if self.parts.anchor_first else depth + 1
-        x = self.mask.expand(*anchor.shape, slots, -1)
-        x = torch.cat((self.embedding[anchor].unsqueeze(2), x[:, :, 1:]), 2)
+        slots = self.slots(depth)
+        masks = self.mask.expand(*anchor.shape, slots - 1, -1)
+        x = torch.cat((self.embedding[anchor].unsqueeze(-2), masks), -2)
         positions = position.unsqueeze(-1) + torch.arange(slots, device=position.device)
-        for layer, context in zip(self.layers, contexts, strict=True):
+        for i, layer in enumerate(self.layers):
             query, own = layer.project(x, positions, self.rotate)
-            x = layer.finish(x, attend(query, context, visible, own))
+            x = layer.finish(x, attention(i, query, own))
         x = self.final_norm(x)
-        return x if self.parts.anchor_first else x[:, :, 1:]
+        return x if self.parts.anchor_first else x[..., 1:, :]
 
     def correct(self, hidden: Tensor, previous: Tensor) -> Tensor:
         """Hidden states of slots whose previous token is known. previous: the leading shape of hidden."""
         return hidden if self.correction is None else self.correction(hidden, self.embedding[previous])
 
     def logits(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        logits = super().logits(hidden, previous)
+        logits = self.base_logits(hidden)
         return logits if self.markov is None else logits + self.markov(self.to_index(previous))
+
+    def rescore(self, hidden: Tensor, previous: Tensor, index: Tensor, base: Tensor) -> Tensor:
+        """[N, S] logits of candidates once the token before is known.
+
+        hidden: [N, hidden] of the slot. index: [N, S] draft indices; base: [N, S] their logits without that.
+        """
+        if self.correction is not None:
+            change = self.correct(hidden, previous) - hidden
+            base = base + torch.einsum("nsh,nh->ns", self.head[index], change)
+        if self.markov is not None:
+            base = base + self.markov.at(self.to_index(previous), index)
+        return base
 
 
 class Correction(nn.Module):
@@ -100,5 +115,11 @@ class Markov(nn.Module):
 
     def forward(self, previous: Tensor) -> Tensor:
         """previous: [...] draft indices, -1 for tokens that cannot be drafted. Returns [..., Vd]."""
-        index = torch.where(previous < 0, len(self.rows.weight) - 1, previous)
-        return self.columns(self.rows(index))
+        return self.columns(self._row(previous))
+
+    def at(self, previous: Tensor, index: Tensor) -> Tensor:
+        """The same for candidates alone. previous: [N]; index: [N, S]. Returns [N, S]."""
+        return torch.einsum("nsr,nr->ns", self.columns.weight[index], self._row(previous))
+
+    def _row(self, previous: Tensor) -> Tensor:
+        return self.rows(torch.where(previous < 0, len(self.rows.weight) - 1, previous))

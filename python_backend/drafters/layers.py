@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -16,6 +17,10 @@ INITIAL_STD = 0.02
 class KeysValues(NamedTuple):
     keys: Tensor  # [..., kv_heads, head_dim], rotated
     values: Tensor
+
+
+# (layer, queries [..., q, heads, head_dim], keys and values of the same rows) -> [..., q, heads * head_dim]
+Attention = Callable[[int, Tensor, KeysValues], Tensor]
 
 
 class Norm(nn.Module):
@@ -45,7 +50,8 @@ class Rotation(nn.Module):
     def __init__(self, config: DrafterConfig, frequencies: Tensor) -> None:
         """frequencies: [head_dim / 2] radians per position, the target's own."""
         super().__init__()
-        angles = torch.arange(config.max_position, dtype=torch.float32)[:, None] * frequencies
+        positions = config.max_position + config.depth + 1  # the last drafts may reach beyond the longest text
+        angles = torch.arange(positions, dtype=torch.float32)[:, None] * frequencies
         self.register_buffer("cos", torch.cat((angles.cos(), angles.cos()), -1) * config.rope_scale, persistent=False)
         self.register_buffer("sin", torch.cat((-angles.sin(), angles.sin()), -1) * config.rope_scale, persistent=False)
 
@@ -65,7 +71,7 @@ class DraftLayer(nn.Module):
         self.query_size, self.kv_size = self.heads * head_dim, self.kv_heads * head_dim
         self.input_norm = Norm(hidden, config.norm_epsilon) if attention_inputs == hidden else None
         self.qkv = linear(attention_inputs, self.query_size + 2 * self.kv_size)
-        self.context_kv = linear(hidden, 2 * self.kv_size) if own_context_projections else None
+        self.context_kv: nn.Module | None = linear(hidden, 2 * self.kv_size) if own_context_projections else None
         self.query_norm = Norm(head_dim, config.norm_epsilon) if config.qk_norm else None
         self.key_norm = Norm(head_dim, config.norm_epsilon) if config.qk_norm else None
         self.output = linear(self.query_size, hidden)
@@ -85,8 +91,11 @@ class DraftLayer(nn.Module):
 
     def project_context(self, context: Tensor, position: Tensor, rotate: Rotation) -> KeysValues:
         """Keys and values of rows that are only looked at."""
-        weight = self.qkv.weight[self.query_size :] if self.context_kv is None else self.context_kv.weight
-        return self._keys_values(F.linear(context, weight), position, rotate)
+        if self.context_kv is not None:
+            both = self.context_kv(context)
+        else:
+            both = F.linear(context, self.qkv.weight[self.query_size :])
+        return self._keys_values(both, position, rotate)
 
     def finish(self, residual: Tensor, attended: Tensor) -> Tensor:
         """The rest of the layer. attended: [..., heads * head_dim]."""
@@ -99,24 +108,3 @@ class DraftLayer(nn.Module):
         if self.key_norm is not None:
             keys = self.key_norm(keys)
         return KeysValues(rotate(keys, position), values)
-
-
-def attend(query: Tensor, context: KeysValues, visible: Tensor, own: KeysValues | None) -> Tensor:
-    """Attention of groups of queries over a common context and each group's own rows.
-
-    query: [n, G, q, heads, head_dim]. context: [n, S, kv_heads, head_dim]. visible: [n, G, S] bool, what a group sees
-    of it. own: [n, G, m, kv_heads, head_dim], all seen by its group. Returns [n, G, q, heads * head_dim].
-    """
-    n, groups, rows, heads, head_dim = query.shape
-    kv_heads = context.keys.shape[2]
-    query = query.view(n, groups, rows, kv_heads, heads // kv_heads, head_dim) * head_dim**-0.5
-    scores = torch.einsum("ngqkhd,nskd->nkgqhs", query, context.keys)
-    scores = scores.masked_fill(~visible[:, None, :, None, None, :], float("-inf"))
-    if own is not None:
-        scores = torch.cat((scores, torch.einsum("ngqkhd,ngmkd->nkgqhm", query, own.keys)), -1)
-    weights = scores.softmax(-1)
-    length = context.keys.shape[1]
-    answer = torch.einsum("nkgqhs,nskd->ngqkhd", weights[..., :length], context.values)
-    if own is not None:
-        answer = answer + torch.einsum("nkgqhm,ngmkd->ngqkhd", weights[..., length:], own.values)
-    return answer.reshape(n, groups, rows, heads * head_dim)

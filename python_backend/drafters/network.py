@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -40,15 +41,20 @@ class DraftNetwork(nn.Module):
         self.register_buffer("feature_scale", feature_scale)
         self.register_buffer("embedding", target.embedding, persistent=False)
         self.register_buffer("head", target.head[draft_ids].contiguous(), persistent=False)
+        self.head_product: Callable[[Tensor], Tensor] = lambda hidden: F.linear(hidden, self.head)
 
     def scaled(self, features: Tensor) -> Tensor:
         """[..., T, hidden] captured layers of about unit size from features [..., T * hidden]."""
         layers = features.unflatten(-1, (len(self.config.feature_layers), self.config.hidden_size))
         return layers * self.feature_scale[:, None]
 
+    def base_logits(self, hidden: Tensor) -> Tensor:
+        """[..., Vd] by the target's own head."""
+        return self.head_product(hidden)
+
     def logits(self, hidden: Tensor, previous: Tensor) -> Tensor:
         """[..., Vd] of finished hidden states. previous: the token before each draft; not every head looks at it."""
-        return F.linear(hidden, self.head)
+        return self.base_logits(hidden)
 
     def to_index(self, tokens: Tensor) -> Tensor:
         """Draft index of each token; -1 where it cannot be drafted."""

@@ -33,7 +33,7 @@ class KvCache:
         self, layers: int, slots: int, kv_heads: int, max_length: int, head_dim: int, dtype: torch.dtype, device: str
     ) -> None:
         shape = (slots, 2, kv_heads, max_length, head_dim)
-        self.layers = [_lazy_zeros(shape, dtype, device) for _ in range(layers)]
+        self.layers = [lazy_zeros(shape, dtype, device) for _ in range(layers)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +168,7 @@ def _tensor(values: Order, device: str) -> Tensor:
     return torch.from_numpy(values).to(device)
 
 
-def _lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
+def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:
     """Zeros whose pages the system hands out on first use; torch.zeros would touch them all."""
     if torch.device(device).type != "cpu":
         return torch.zeros(shape, dtype=dtype, device=device)

@@ -58,41 +58,52 @@ def race(logits: npt.NDArray[np.float32], seed: npt.NDArray[Any], position: npt.
         padded[:, :vocabulary] = logits
     padded = padded.reshape(rows, blocks, BLOCK)
 
-    arrival, owner = _first_arrivals(seed, position, blocks, vocabulary)
-    gumbel = -np.log(arrival)
-    owner_score = np.take_along_axis(padded, owner[:, :, None], axis=2)[:, :, 0] + gumbel
-    bound = padded.max(axis=2) + gumbel  # no member of the block scores higher
+    arrival, owner = _first_arrivals(seed, position, np.arange(blocks)[None, :], vocabulary)
+    first = -np.log(arrival)
+    owner_score = np.take_along_axis(padded, owner[:, :, None], axis=2)[:, :, 0] + first
+    bound = padded.max(axis=2) + first  # no member of the block scores higher
     row, block = np.nonzero(bound >= owner_score.max(axis=1, keepdims=True))  # those that may hold the winner
     members = _member_arrivals(arrival, owner, seed, position, row, block)
     scores = padded[row, block] - np.log(members)
 
     token = block * BLOCK + scores.argmax(axis=1)
     order = np.lexsort((token, -scores.max(axis=1), row))  # best first within a row, ties to the smaller token
-    first = np.searchsorted(row[order], np.arange(rows))
-    return token[order[first]].astype(np.int32)
+    best = np.searchsorted(row[order], np.arange(rows))
+    return token[order[best]].astype(np.int32)
+
+
+def gumbel(
+    seed: npt.NDArray[Any], position: npt.NDArray[Any], tokens: npt.NDArray[Any], vocabulary: int
+) -> Floats:
+    """[N, S] the noise g = -log E of some tokens of each row, as `race` has it.
+
+    seed: [N] uint64. position: [N]. tokens: [N, S].
+    """
+    block = tokens // BLOCK
+    arrival, owner = _first_arrivals(seed, position, block, vocabulary)
+    words = np.stack(
+        philox(((tokens // 4).astype(np.uint32), _column(position), _MEMBER, _ZERO), _key(seed)), axis=2
+    )
+    own = np.take_along_axis(words, (tokens % 4)[:, :, None], axis=2)[:, :, 0]
+    return -np.log(np.where(owner == tokens % BLOCK, arrival, arrival + _exponential(own)))
 
 
 def exponentials(seed: int, position: int, vocabulary: int) -> Floats:
     """[V] the whole field E of one position, as `race` sees it lazily. For tests and small vocabularies."""
     blocks = -(-vocabulary // BLOCK)
     seeds, positions = np.array([seed], dtype=np.uint64), np.array([position])
-    arrival, owner = _first_arrivals(seeds, positions, blocks, vocabulary)
     block = np.arange(blocks)
+    arrival, owner = _first_arrivals(seeds, positions, block[None, :], vocabulary)
     row = np.zeros(blocks, dtype=np.int64)
     return _member_arrivals(arrival, owner, seeds, positions, row, block).reshape(-1)[:vocabulary]
 
 
 def _first_arrivals(
-    seed: npt.NDArray[Any], position: npt.NDArray[Any], blocks: int, vocabulary: int
+    seed: npt.NDArray[Any], position: npt.NDArray[Any], block: npt.NDArray[Any], vocabulary: int
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
-    """[N, blocks] time of the first arrival in each block, and which member it is."""
-    block = np.arange(blocks, dtype=np.uint32)[None, :]
-    words = philox(
-        (block, _column(position), _ARRIVAL, _ZERO),
-        _key(seed),
-    )
-    size = np.full(blocks, BLOCK, dtype=np.int64)
-    size[-1] = vocabulary - (blocks - 1) * BLOCK
+    """Time of the first arrival in each block, and which member it is. block: [N or 1, M] indices."""
+    words = philox((block.astype(np.uint32), _column(position), _ARRIVAL, _ZERO), _key(seed))
+    size = np.minimum(vocabulary - block.astype(np.int64) * BLOCK, BLOCK)
     owner = (words[1].astype(np.uint64) * size.astype(np.uint64)) >> np.uint64(32)
     return _exponential(words[0]) / size, owner.astype(np.int64)
 

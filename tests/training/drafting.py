@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,6 +10,8 @@ import torch
 from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.network import TargetParts
 from python_backend.drafters.weights import build_network
+from training.batches import Text, read_texts
+from training.corpus import Sample
 
 VOCABULARY, HIDDEN, LAYERS = 40, 32, 3
 FINAL = LAYERS  # the captured layer that is the final norm's output
@@ -18,16 +19,8 @@ KINDS = ("mtp", "eagle3", "dfly", "dflash", "dflare", "dspark")
 BLOCKS, RECURRENT = KINDS[2:], KINDS[:2]
 
 
-@dataclass(frozen=True, eq=False)
-class ToyText:
-    ids: np.ndarray
-    response_start: int
-    states: np.ndarray  # [L, (LAYERS + 1) * HIDDEN]
-    domain: str = "chat"
-
-    def features(self, layers) -> np.ndarray:
-        parts = self.states.reshape(len(self.states), LAYERS + 1, HIDDEN)
-        return np.concatenate([parts[:, layer] for layer in layers], axis=1)
+def feature_layers(kind: str) -> tuple[int, ...]:
+    return (FINAL,) if kind == "mtp" else (0, 1, 2)
 
 
 def toy_target(seed: int = 0) -> TargetParts:
@@ -41,7 +34,7 @@ def toy_config(kind: str, **changes: Any) -> DrafterConfig:
         "kind": kind,
         "depth": 4,
         "layers": 2 if kind in BLOCKS else 1,
-        "feature_layers": (FINAL,) if kind == "mtp" else (0, 1, 2),
+        "feature_layers": feature_layers(kind),
         "hidden_size": HIDDEN,
         "intermediate_size": 48,
         "heads": 4,
@@ -71,7 +64,7 @@ def toy_network(kind: str, seed: int = 1, spread: float = 0.3, **changes: Any):
     return network
 
 
-def toy_texts(count: int, seed: int = 0, order: int = 1) -> list[ToyText]:
+def toy_texts(count: int, kind: str = "dfly", seed: int = 0) -> list[Text]:
     """Texts in which a token follows from the one before; the final state of each row points at the next token."""
     rng = np.random.default_rng(seed)
     embedding = toy_target().embedding.numpy()
@@ -86,5 +79,7 @@ def toy_texts(count: int, seed: int = 0, order: int = 1) -> list[ToyText]:
         states = rng.normal(size=(length, LAYERS + 1, HIDDEN)).astype(np.float32)
         states[:, FINAL] = embedding[following] * 2
         states[:, 1] += embedding[following]
-        texts.append(ToyText(array, int(rng.integers(2, 6)), states.reshape(length, -1)))
+        features = torch.from_numpy(states[:-1].reshape(length - 1, -1))
+        sample = Sample(array, int(rng.integers(2, 6)), "chat", 0.0, 0, features)
+        texts += read_texts([sample], range(LAYERS + 1), feature_layers(kind), FINAL)
     return texts

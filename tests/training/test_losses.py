@@ -27,7 +27,7 @@ def chains():
 
 def alpha(chains, i, k):
     q = chains.logits.softmax(-1)[i, k]
-    return float(torch.minimum(q, chains.teacher[i, k]).sum())
+    return float(torch.minimum(q, chains.teacher[i, k]).sum().detach())
 
 
 def expected(chains, i):

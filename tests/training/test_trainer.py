@@ -8,7 +8,16 @@ import torch
 from python_backend.drafters.weights import build_network, target_parts
 from python_backend.engines.decoder import load_weights, read_config
 from tests.checkpoints import save_tiny
-from tests.training.drafting import BLOCKS, FINAL, KINDS, toy_config, toy_network, toy_target, toy_texts
+from tests.training.drafting import (
+    BLOCKS,
+    HIDDEN,
+    KINDS,
+    feature_layers,
+    toy_config,
+    toy_network,
+    toy_target,
+    toy_texts,
+)
 from training.batches import collate, epochs
 from training.objective import Tally
 from training.recipe import Recipe
@@ -17,11 +26,11 @@ from training.trainer import Trainer
 from training.warm_start import copy_target_layers
 
 
-def recipe(kind, steps=150, **changes):
+def recipe(kind, steps=120, **changes):
     values = {
         "kind": kind,
         "depth": 3,
-        "feature_layers": (FINAL,) if kind == "mtp" else (0, 1, 2),
+        "feature_layers": feature_layers(kind),
         "stages": [{"share": 0.5, "depth": 1}, {"share": 0.5, "depth": 3, "weighting": "dpace"}],
         "steps": steps,
         "tokens_per_step": 120,
@@ -34,7 +43,7 @@ def recipe(kind, steps=150, **changes):
 def mean_length(network, texts):
     total = Acceptance(3)
     for text in texts:
-        batch = collate([text], network.config.feature_layers, FINAL, "cpu")
+        batch = collate([text], HIDDEN, "cpu")
         total.walk(text.ids, draft_everywhere(network, batch, 3)[0])
     return total.mean_length
 
@@ -45,9 +54,9 @@ def test_every_drafter_learns_a_text_whose_tokens_follow_from_each_other(kind, t
     network = build_network(
         toy_config(kind, depth=3), toy_target(), torch.arange(32) + 4, torch.ones(1 if kind == "mtp" else 3)
     )
-    held_out = toy_texts(10, seed=9)
+    held_out = toy_texts(10, kind, seed=9)
     before = mean_length(network, held_out)
-    Trainer(network, recipe(kind), toy_texts(40), FINAL, "cpu").run(tmp_path)
+    Trainer(network, recipe(kind), toy_texts(40, kind), "cpu").run(tmp_path)
     after = mean_length(network, held_out)
     assert before < 1.5
     assert after > (2.0 if kind in ("dflash", "dflare") else 2.6), after  # these two do not see their own drafts
@@ -55,7 +64,7 @@ def test_every_drafter_learns_a_text_whose_tokens_follow_from_each_other(kind, t
 
 def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
     def trainer():
-        return Trainer(toy_network("dfly", depth=3), recipe("dfly", steps=30), toy_texts(12), FINAL, "cpu")
+        return Trainer(toy_network("dfly", depth=3), recipe("dfly", steps=30), toy_texts(12), "cpu")
 
     whole = trainer()
     whole.run(tmp_path / "whole")
@@ -74,8 +83,8 @@ def test_a_resumed_run_ends_with_the_same_weights(tmp_path):
 
 
 def test_a_checkpoint_of_another_recipe_is_refused_by_what_changed(tmp_path):
-    Trainer(toy_network("mtp", depth=3), recipe("mtp", steps=3), toy_texts(4), FINAL, "cpu").run(tmp_path)
-    other = Trainer(toy_network("mtp", depth=3), recipe("mtp", steps=5), toy_texts(4), FINAL, "cpu")
+    Trainer(toy_network("mtp", depth=3), recipe("mtp", steps=3), toy_texts(4, "mtp"), "cpu").run(tmp_path)
+    other = Trainer(toy_network("mtp", depth=3), recipe("mtp", steps=5), toy_texts(4, "mtp"), "cpu")
     with pytest.raises(ValueError, match="steps was 3, now 5"):
         other.resume(tmp_path)
 

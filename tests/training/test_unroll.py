@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.training.drafting import BLOCKS, FINAL, RECURRENT, toy_network, toy_target, toy_texts
+from tests.training.drafting import BLOCKS, HIDDEN, RECURRENT, toy_network, toy_target, toy_texts
+from training.attention import attend
 from training.batches import collate
 from training.unroll import unroll_block, unroll_recurrent
 
@@ -19,7 +20,7 @@ def unroll(network, batch, anchors=100):
 
 
 def toy_batch(network, count=3):
-    return collate(toy_texts(count), network.config.feature_layers, FINAL, "cpu")
+    return collate(toy_texts(count, network.config.kind), HIDDEN, "cpu")
 
 
 @pytest.mark.parametrize("kind", [*BLOCKS, *RECURRENT])
@@ -56,7 +57,8 @@ def test_a_block_sees_the_rows_before_its_anchor_and_no_later_ones(kind):
         contexts = network.context(features, batch.positions)
         visible = torch.arange(features.shape[1]) < anchor
         at = torch.tensor([[anchor]])
-        return network.block(batch.ids[:, anchor][None], at, contexts, visible[None, None], DEPTH)
+        see = lambda i, query, own: attend(query, contexts[i], visible[None, None], own)  # noqa: E731
+        return network.block(batch.ids[:, anchor][None], at, DEPTH, see)
 
     whole = unroll(network, batch)
     mine = [i for i in range(len(whole.row)) if int(whole.row[i, 0]) == anchor]

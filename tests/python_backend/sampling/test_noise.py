@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.sampling.noise import BLOCK, exponentials, philox, race
+from python_backend.sampling.noise import BLOCK, exponentials, gumbel, philox, race
 
 # Random123's kat_vectors file: philox4x32, 10 rounds.
 KNOWN_ANSWERS = [
@@ -51,6 +51,18 @@ def test_the_field_is_independent_exponentials():
     correlation = np.corrcoef(field[:, :BLOCK].T)
     assert np.abs(correlation - np.eye(BLOCK)).max() < 0.11  # members of a block share its first arrival, not their law
     assert abs((field > 2).mean() - np.exp(-2)) < 0.003
+
+
+def test_the_noise_of_some_tokens_is_that_of_the_field():
+    rng = np.random.default_rng(4)
+    vocabulary = 5 * BLOCK + 7
+    seeds, positions = rng.integers(0, 2**63, 6).astype(np.uint64), rng.integers(0, 2000, 6)
+    tokens = rng.integers(0, vocabulary, (6, 50))
+    tokens[:, 0] = vocabulary - 1
+    some = gumbel(seeds, positions, tokens, vocabulary)
+    for i in range(6):
+        field = exponentials(int(seeds[i]), int(positions[i]), vocabulary)
+        assert np.array_equal(some[i], -np.log(field)[tokens[i]])
 
 
 def test_a_row_does_not_depend_on_its_batch_mates():

@@ -1,0 +1,213 @@
+"""A served drafter says what whole-text passes say, however its context came, and refuses what breaks the contract."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from python_backend.drafters import weights
+from python_backend.drafters.engine import NetworkDrafter
+from python_backend.drafters.pick import pick_for
+from python_backend.engines.checkpoint import CheckpointError, weights_sha256
+from python_backend.protocol import DrafterStep, ProtocolError, Release
+from tests.checkpoints import save_tiny
+from tests.training.drafting import toy_config
+from training.batches import Batch
+from training.simulate import draft_everywhere
+
+KINDS = ("mtp", "eagle3", "dfly", "dflash", "dflare", "dspark")
+DEPTH, LENGTH, SLOTS = 4, 40, 5
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    return save_tiny("llama", tmp_path_factory.mktemp("target"))
+
+
+@pytest.fixture(scope="module")
+def folders(checkpoint, tmp_path_factory):
+    """A random drafter of every kind over the tiny target."""
+    parts = weights.target_parts(checkpoint)
+    made = {}
+    for kind in KINDS:
+        config = toy_config(
+            kind,
+            hidden_size=48,
+            intermediate_size=64,
+            heads=6,
+            kv_heads=2,
+            vocabulary_size=300,
+            draft_vocabulary_size=200,
+            target_sha256=weights_sha256(checkpoint),
+        )
+        torch.manual_seed(3)
+        network = weights.build_network(
+            config, parts, torch.arange(200) * 3 // 2, torch.ones(len(config.feature_layers))
+        )
+        with torch.no_grad():
+            for parameter in network.parameters():
+                parameter.copy_(torch.randn_like(parameter) * 0.3 + (1.0 if parameter.ndim == 1 else 0.0))
+        made[kind] = tmp_path_factory.mktemp(kind)
+        weights.save(network, made[kind])
+    return made
+
+
+def engine(folders, checkpoint, kind, eight_bit=False):
+    return NetworkDrafter(kind, folders[kind], checkpoint, SLOTS, LENGTH + DEPTH, eight_bit=eight_bit)
+
+
+class Text:
+    """Random tokens with random states."""
+
+    def __init__(self, seed, width):
+        rng = np.random.default_rng(seed)
+        self.ids = rng.integers(0, 300, LENGTH)
+        self.features = rng.normal(size=(LENGTH, width)).astype(np.float32)
+
+
+def step_of(texts, slots, past, count, depth=DEPTH, **columns):
+    """Append `count` rows of each text to its slot; the token after the last is the anchor."""
+    rows = [(t, slice(p, p + c), slice(p + 1, p + c + 1)) for t, p, c in zip(texts, past, count, strict=True)]
+    values = {
+        "slot": np.array(slots, dtype=np.int32),
+        "past_length": np.array(past, dtype=np.int32),
+        "context_count": np.array(count, dtype=np.int32),
+        "features": np.concatenate([t.features[r] for t, r, _ in rows]),
+        "token_ids": np.concatenate([t.ids[f] for t, _, f in rows]).astype(np.int32),
+        "anchor": np.array([t.ids[p + c] for t, p, c in zip(texts, past, count, strict=True)], dtype=np.int32),
+        "depth": np.array([depth], dtype=np.int32),
+    }
+    batch = len(slots)
+    return DrafterStep(**(DrafterStep.defaults(batch) | values | columns))
+
+
+def whole(drafter, text, anchor):
+    """Drafts after `anchor` by a pass over the whole text, as training and simulation make it."""
+    network = drafter.serving.network
+    batch = Batch(
+        features=torch.from_numpy(text.features[None, : LENGTH - 1]),
+        final=torch.zeros(1, LENGTH - 1, 1),
+        ids=torch.from_numpy(text.ids[None]),
+        rows=torch.tensor([LENGTH - 1]),
+        start=torch.tensor([anchor]),
+    )
+    drafts = draft_everywhere(network, batch, DEPTH)[0]
+    return drafts.tokens[0], drafts.probability[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=12, deadline=None)
+@given(data=st.data())
+def test_context_in_any_pieces_with_rollbacks_gives_the_drafts_of_the_whole(folders, checkpoint, kind, data):
+    drafter = engine(folders, checkpoint, kind)
+    texts = [Text(seed, drafter.config.feature_size) for seed in range(SLOTS)]
+    stored = [0] * SLOTS
+    for _ in range(data.draw(st.integers(1, 4))):
+        slots = data.draw(st.permutations(range(SLOTS)))[: data.draw(st.integers(1, SLOTS))]
+        past = [data.draw(st.integers(max(0, stored[s] - 3), stored[s])) for s in slots]
+        count = [data.draw(st.integers(1, 6 if p else 22)) for p in past]
+        count = [min(c, LENGTH - DEPTH - 2 - p) for c, p in zip(count, past, strict=True)]
+        if min(count) < 1:
+            return
+        result = drafter.step(step_of([texts[s] for s in slots], slots, past, count))
+        for i, slot in enumerate(slots):
+            stored[slot] = past[i] + count[i]
+            tokens, probability = whole(drafter, texts[slot], stored[slot])
+            assert result.draft_ids[i].tolist() == tokens.tolist()
+            assert np.allclose(result.confidence[i], probability, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_eight_bits_change_few_drafts(folders, checkpoint, kind):
+    exact, rounded = (engine(folders, checkpoint, kind, eight_bit=e) for e in (False, True))
+    assert rounded.describe().dtype == "int8"
+    texts = [Text(seed, exact.config.feature_size) for seed in range(SLOTS)]
+    agreed = []
+    for count in range(1, 30):
+        step = step_of(texts, range(SLOTS), [0] * SLOTS, [count] * SLOTS)
+        agreed.append(exact.step(step).draft_ids[:, 0] == rounded.step(step).draft_ids[:, 0])
+    assert np.mean(agreed) > 0.8  # random weights: choices are closer than a trained drafter's
+
+
+@pytest.mark.parametrize("kind", ["mtp", "dfly"])
+def test_drafts_at_a_temperature_race_with_the_noise_of_their_own_request(folders, checkpoint, kind):
+    drafter = engine(folders, checkpoint, kind)
+    texts = [Text(seed, drafter.config.feature_size) for seed in range(3)]
+    sampling = {
+        "temperature": np.array([0, 1, 1], dtype=np.float32),
+        "seed": np.array([5, 6, 7], dtype=np.uint64),
+    }
+    together = drafter.step(step_of(texts, [0, 1, 2], [0] * 3, [9] * 3, **sampling))
+    cold = drafter.step(step_of(texts, [0, 1, 2], [0] * 3, [9] * 3))
+    assert together.draft_ids[0].tolist() == cold.draft_ids[0].tolist()
+    assert (together.draft_ids[1:] != cold.draft_ids[1:]).any()
+    for i in (1, 2):
+        alone = drafter.step(step_of(texts[i : i + 1], [4], [0], [9], **{n: v[i : i + 1] for n, v in sampling.items()}))
+        assert alone.draft_ids[0].tolist() == together.draft_ids[i].tolist()
+
+
+def test_top_k_and_top_p_bound_what_is_drafted():
+    logits = torch.tensor([[2.0, 1.0, 0.0, -9.0]]).expand(400, 4)
+    tokens = torch.arange(4).expand(400, 4)
+    ones = np.ones(400, dtype=np.float32)
+
+    def chosen(top_k, top_p):
+        pick = pick_for(
+            ones, (ones * top_k).astype(np.int32), ones * top_p, np.zeros(400, np.uint64), np.arange(400), 64
+        )
+        return set(pick(tokens, logits, 0).tolist())
+
+    assert chosen(0, 0) == {0, 1, 2}
+    assert chosen(2, 0) == {0, 1}
+    assert chosen(0, 0.6) == {0}
+    assert chosen(0, 0.7) == {0, 1}
+
+
+def test_a_sequence_without_an_anchor_is_appended_and_not_drafted_for(folders, checkpoint):
+    drafter = engine(folders, checkpoint, "dfly")
+    text = Text(0, drafter.config.feature_size)
+    silent = drafter.step(step_of([text], [0], [0], [5], anchor=np.array([-1], dtype=np.int32)))
+    assert (silent.draft_ids == -1).all()
+    assert (silent.confidence == 0).all()
+    assert drafter.step(step_of([text], [0], [5], [4])).draft_ids[0].tolist() == whole(drafter, text, 9)[0].tolist()
+
+
+def test_more_drafts_than_it_was_trained_for_are_left_empty(folders, checkpoint):
+    drafter = engine(folders, checkpoint, "mtp")
+    result = drafter.step(step_of([Text(0, 48)], [0], [0], [5], depth=6))
+    assert result.draft_ids.shape == (1, 6)
+    assert (result.draft_ids[0, DEPTH:] == -1).all()
+    assert (result.draft_ids[0, :DEPTH] >= 0).all()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"slot": np.array([7], np.int32)}, "'slot' is 7 for sequence 0, limit 0 to 4"),
+        ({"past_length": np.array([3], np.int32)}, "'past_length' is 3 for slot 0, limit 0"),
+        ({"features": np.zeros((5, 8), np.float32)}, "'features' has 8 columns, expected 144"),
+        ({"anchor": np.array([300], np.int32)}, "'anchor' is 300 in row 0, limit -1 to 299"),
+        ({"token_ids": np.full(5, -2, np.int32)}, "'token_ids' is -2 in row 0, limit 0 to 299"),
+    ],
+)
+def test_a_broken_contract_is_named_and_changes_nothing(folders, checkpoint, changes, message):
+    drafter = engine(folders, checkpoint, "dfly")
+    with pytest.raises(ProtocolError, match=message):
+        drafter.step(step_of([Text(0, drafter.config.feature_size)], [0], [0], [5], **changes))
+    assert drafter.context.stored.tolist() == [0] * SLOTS
+
+
+def test_release_empties_a_slot(folders, checkpoint):
+    drafter = engine(folders, checkpoint, "dfly")
+    drafter.step(step_of([Text(0, drafter.config.feature_size)], [2], [0], [5]))
+    drafter.release(Release(slot=np.array([2], dtype=np.int32)).slot)
+    assert drafter.context.stored[2] == 0
+
+
+def test_another_targets_drafter_is_refused_by_both_checksums(folders, tmp_path):
+    other = save_tiny("qwen2", tmp_path)
+    with pytest.raises(CheckpointError, match=f"has {weights_sha256(other)[:12]}"):
+        NetworkDrafter("mtp", folders["mtp"], other, SLOTS, LENGTH)

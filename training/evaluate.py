@@ -1,0 +1,73 @@
+"""How good drafters are on texts they were not trained on: a table and a plot, by fast path simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from python_backend.drafters.drafting import Pick
+from python_backend.sampling.noise import exponentials
+from training.batches import Text, collate
+from training.corpus import Sample
+from training.simulate import Acceptance, Drafts, Network, draft_everywhere
+
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Texts to measure on, and how each was sampled."""
+
+    texts: Sequence[Text]
+    samples: Sequence[Sample]
+
+
+def noisy_pick(seed: int, temperature: float, vocabulary_size: int, first_position: int) -> Pick:
+    """Race with the target's own noise. Anchors are `first_position`, `first_position` + 1, …"""
+    fields: dict[int, npt.NDArray[np.float64]] = {}
+
+    def gumbel(position: int) -> npt.NDArray[np.float64]:
+        if position not in fields:
+            fields[position] = -np.log(exponentials(seed, position, vocabulary_size))
+        return fields[position]
+
+    def pick(tokens: Tensor, logits: Tensor, number: int) -> Tensor:
+        rows = [gumbel(first_position + i + 1 + number)[row] for i, row in enumerate(tokens.numpy())]
+        return (logits / temperature + torch.from_numpy(np.stack(rows))).argmax(-1)
+
+    return pick
+
+
+def draft_text(network: Network, text: Text, sample: Sample, depth: int) -> Drafts:
+    """Drafts from every token of a text's response, sampled as the text was."""
+    batch = collate([text], network.config.hidden_size, "cpu")
+    if sample.temperature == 0:
+        return draft_everywhere(network, batch, depth)[0]
+    return draft_everywhere(
+        network,
+        batch,
+        depth,
+        lambda anchors: noisy_pick(sample.seed, sample.temperature, network.config.vocabulary_size, int(anchors[0])),
+    )[0]
+
+
+def evaluate(network: Network, held_out: HeldOut, depth: int) -> dict[str, Acceptance]:
+    """Acceptance pooled per domain, and over all as `all`."""
+    network.eval()
+    results = []
+    for text, sample in zip(held_out.texts, held_out.samples, strict=True):
+        acceptance = Acceptance(depth)
+        acceptance.walk(text.ids, draft_text(network, text, sample, depth))
+        results.append((sample.domain, acceptance))
+    return pool(results, depth)
+
+
+def pool(results: Iterable[tuple[str, Acceptance]], depth: int) -> dict[str, Acceptance]:
+    pooled: dict[str, Acceptance] = {}
+    for domain, acceptance in results:
+        for name in (domain, "all"):
+            pooled.setdefault(name, Acceptance(depth)).add(acceptance)
+    return dict(sorted(pooled.items()))

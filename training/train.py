@@ -1,0 +1,139 @@
+"""Train a drafter by a recipe; a run that was stopped goes on where it was.
+
+python -m training.train training/recipes/dfly.yaml
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+from rich.console import Console
+
+from python_backend.drafters.weights import load as load_network
+from python_backend.drafters.weights import save, target_parts
+from python_backend.engines.checkpoint import resolve_checkpoint, weights_sha256
+from python_backend.engines.decoder import load_weights, read_config
+from python_backend.engines.factory import build_target
+from python_backend.settings import Settings, load
+from python_backend.tokenizer import end_ids
+from training.batches import read_texts
+from training.corpus import Corpus, read_manifest
+from training.curve import TrainingReport, plot_curve
+from training.evaluate import HeldOut, evaluate
+from training.recipe import Recipe, read_recipe
+from training.simulate import Network
+from training.synthesize import FEATURE_LAYERS, synthesis_settings
+from training.trainer import Trainer, drafter_config, fresh_network
+from training.vocabulary import choose_vocabulary, coverage, measure_scale
+
+MIN_COVERAGE = 0.97  # of held-out response tokens; what is not covered can never be accepted
+
+console = Console()
+
+
+def open_corpus(settings: Settings, name: str) -> Corpus:
+    """Features that are missing are computed from the tokens by the target."""
+    corpus = Corpus(settings.cache_dir, name)
+    if any(not (corpus.features_folder / file.name).is_file() for file in corpus.files):
+        corpus.engine = build_target(synthesis_settings(slots=16, max_length=512))
+    return corpus
+
+
+def main(
+    recipe_file: Annotated[Path, typer.Argument(help="YAML, see training/recipes.")],
+    name: Annotated[str, typer.Option(help="Of the run; by default the recipe's.")] = "",
+    corpus: Annotated[str, typer.Option(help="What to learn from.")] = "train",
+    held_out: Annotated[str, typer.Option(help="What to measure on.")] = "held_out",
+    steps: Annotated[int, typer.Option(help="Instead of the recipe's; 0: the recipe's.")] = 0,
+    seed: Annotated[int, typer.Option(help="Instead of the recipe's; -1: the recipe's.")] = -1,
+    initial: Annotated[Path | None, typer.Option(help="Drafter folder whose weights to start from.")] = None,
+    threads: Annotated[int, typer.Option(min=0, help="0: one per core.")] = 0,
+    device: Annotated[str, typer.Option(help="cpu, cuda")] = "cpu",
+) -> None:
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    settings = load()
+    overrides = ({"steps": steps} if steps else {}) | ({"seed": seed} if seed >= 0 else {})
+    recipe = read_recipe(recipe_file, **overrides)
+    checkpoint = resolve_checkpoint(settings)
+    shape, source = read_config(checkpoint), open_corpus(settings, corpus)
+    with console.status("reading the corpus"):
+        texts = read_texts(source, FEATURE_LAYERS, recipe.feature_layers, shape.layers)
+        samples = list(open_corpus(settings, held_out))
+        measured = read_texts(samples, FEATURE_LAYERS, recipe.feature_layers, shape.layers)
+    console.print(f"{len(texts):,} texts, {sum(len(t.ids) for t in texts):,} tokens; {len(measured)} held out")
+
+    if initial:
+        network = load_network(initial, checkpoint)
+    else:
+        network = fresh_network(
+            recipe,
+            drafter_config(recipe, shape, weights_sha256(checkpoint)),
+            target_parts(checkpoint),
+            load_weights(checkpoint) if recipe.copy_layers else {},
+            choose_vocabulary(texts, shape.vocabulary_size, recipe.draft_vocabulary_size, end_ids(checkpoint)),
+            measure_scale(texts, len(recipe.feature_layers), shape.hidden_size),
+        )
+    covered = coverage(measured, network.draft_ids)
+    console.print(f"the draft vocabulary covers {covered:.1%} of held-out response tokens")
+    if covered < MIN_COVERAGE:
+        console.print(f"[red]that is below {MIN_COVERAGE:.0%}: write a broader corpus, or draft from more tokens")
+        raise typer.Exit(1)
+
+    folder = settings.cache_dir / "training" / "runs" / (name or recipe_file.stem)
+    trainer = Trainer(network, recipe, texts, device)
+    if trainer.resume(folder):
+        console.print(f"going on after step {trainer.progress.step:,}")
+    with TrainingReport(console, recipe.steps, trainer.progress.step) as report:
+        trainer.run(folder, report.line)
+    save(network, folder)
+    plot_curve(trainer.progress.history, folder / "curve.png")
+    card = make_card(recipe, read_manifest(source.folder), trainer, covered, initial) | measure(
+        network, [s for s in zip(measured, samples, strict=True) if s[1].temperature == 0], recipe
+    )
+    (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n")
+    console.print(f"weights, card and curve: {folder}")
+
+
+def measure(network: Network, pairs: list[tuple], recipe: Recipe) -> dict[str, object]:  # type: ignore[type-arg]
+    """Acceptance on the held-out texts."""
+    texts, samples = zip(*pairs, strict=True)
+    pooled = evaluate(network.cpu(), HeldOut(texts, samples), recipe.depth)
+    for domain, acceptance in pooled.items():
+        by_position = " ".join(f"{c:.3f}" for c in acceptance.cumulative)
+        console.print(f"{domain:5} mean acceptance length {acceptance.mean_length:.3f}, cumulative {by_position}")
+    return {
+        "held_out_temperature_0": {
+            domain: {
+                "mean_acceptance_length": round(a.mean_length, 4),
+                "cumulative_acceptance": [round(float(c), 4) for c in a.cumulative],
+                "steps": a.steps,
+            }
+            for domain, a in pooled.items()
+        }
+    }
+
+
+def make_card(
+    recipe: Recipe, manifest: dict[str, object], trainer: Trainer, covered: float, initial: Path | None
+) -> dict[str, object]:
+    """How the weights were made."""
+    progress = trainer.progress
+    earlier = json.loads((initial / "card.json").read_text()) if initial else None
+    return {
+        "recipe": recipe.model_dump(mode="json"),
+        "corpus": manifest,
+        "steps": progress.step,
+        "tokens": progress.tokens,
+        "training_seconds": round(progress.seconds),
+        "held_out_coverage": round(covered, 4),
+        "started_from": earlier,
+    }
+
+
+if __name__ == "__main__":
+    typer.run(main)
