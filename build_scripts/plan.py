@@ -60,7 +60,7 @@ def batches(plan: Plan) -> Table:
     for heading in ("GB", "tokens", f"sequences of {limits.max_length:,}", f"context at B = {limits.max_batch_size}"):
         table.add_column(heading, justify="right")
     for gpu in GPUS:
-        held = fit(plan, gpu)
+        held = fit(plan, gpu.memory)
         if held.pool <= 0:
             table.add_row(gpu.name, "does not fit", "-", "-", "-")
             continue

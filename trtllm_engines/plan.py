@@ -47,9 +47,8 @@ class Use(NamedTuple):
 
 
 class Fit(NamedTuple):
-    """What one kind of GPU holds."""
+    """What a GPU holds beside the rest."""
 
-    gpu: Gpu
     pool: float  # bytes for KV blocks, <= 0 where the rest does not fit
     tokens: int  # that the pool holds
     sequences: int  # of max_length
@@ -78,13 +77,13 @@ def make(recipe: Recipe, precision: Precision) -> Plan:
     return Plan(recipe, precision, uses, kv_target, kv_drafters, ridge_rows(recipe, precision, GPUS[0]))
 
 
-def fit(plan: Plan, gpu: Gpu) -> Fit:
-    """What a GPU holds beside the rest, in whole blocks."""
+def fit(plan: Plan, memory: float) -> Fit:
+    """What a GPU of `memory` bytes holds, in whole blocks."""
     recipe = plan.recipe
-    pool = recipe.kv_fraction * (gpu.memory - plan.fixed)
+    pool = recipe.kv_fraction * (memory - plan.fixed)
     blocks = max(0, int(pool // ((plan.kv_target + plan.kv_drafters) * TOKENS_PER_BLOCK)))
     each = -(-recipe.limits.max_length // TOKENS_PER_BLOCK)
-    return Fit(gpu, pool, blocks * TOKENS_PER_BLOCK, blocks // each)
+    return Fit(pool, blocks * TOKENS_PER_BLOCK, blocks // each)
 
 
 def _uses(recipe: Recipe, precision: Precision) -> tuple[Use, ...]:

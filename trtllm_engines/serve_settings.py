@@ -11,7 +11,7 @@ import yaml
 from trtllm_engines import recipe as recipes
 from trtllm_engines.commands import Folders
 from trtllm_engines.pin import EXAMPLES
-from trtllm_engines.plan import GB, H20_FLOPS, Gpu, fit, make
+from trtllm_engines.plan import GB, fit, make
 from trtllm_engines.recipe import Precision, Recipe, RecipeError
 
 HEAD = """# Written by `make engines` for this GPU; every key is in docs/settings.md.
@@ -22,8 +22,7 @@ HEAD = """# Written by `make engines` for this GPU; every key is in docs/setting
 
 def settings_of(recipe: Recipe, precision: Precision, folders: Folders, memory: float) -> dict[str, Any]:
     """The settings tree. memory: bytes of the GPU. Raises RecipeError where not one sequence fits."""
-    gpu = Gpu("this GPU", memory, H20_FLOPS, 0)
-    sequences = min(recipe.limits.max_batch_size, fit(make(recipe, precision), gpu).sequences)
+    sequences = min(recipe.limits.max_batch_size, fit(make(recipe, precision), memory).sequences)
     if sequences < 1:
         raise RecipeError(
             f"{recipe.name} in {precision} leaves no room on {memory / GB:.0f} GB for one sequence of "

@@ -23,7 +23,7 @@ def test_the_table_is_the_plan() -> None:
         plan = make(recipes.load(name), "fp8" if precision == "FP8" else "bf16")
         assert weights == f"{plan.uses[0].bytes / GB:.2f}"
         assert int(kv.replace(",", "")) == plan.kv_target + plan.kv_drafters
-        assert [int(small), int(large)] == [fit(plan, gpu).sequences for gpu in GPUS]
+        assert [int(small), int(large)] == [fit(plan, gpu.memory).sequences for gpu in GPUS]
         assert int(ridge) == plan.ridge
 
 

@@ -91,7 +91,7 @@ def test_what_fits_on_an_h20_by_hand() -> None:
     dfly = 5 * 192_937_984 + 10 * 4096**2
     fixed = 2 * QWEN + 2 * (mtp + copies) + 2 * (dfly + copies) + 512 * 151936 * 4 + 2048 * 6 * 4096 * 2 + 4e9
     assert plan.fixed == fixed
-    held = [fit(plan, gpu) for gpu in GPUS]
+    held = [fit(plan, gpu.memory) for gpu in GPUS]
     for each, memory in zip(held, (96e9, 141e9), strict=True):
         blocks = int(0.9 * (memory - fixed) // ((147_456 + 24_576) * 32))
         assert (each.tokens, each.sequences) == (blocks * 32, blocks // 256)
@@ -100,7 +100,7 @@ def test_what_fits_on_an_h20_by_hand() -> None:
 
 def test_a_target_that_does_not_fit_gets_no_sequences() -> None:
     recipe = recipes.load("hy3").model_copy(update={"tensor_parallel": 1})
-    assert [fit(make(recipe, "bf16"), gpu)[2:] for gpu in GPUS] == [(0, 0), (0, 0)]
+    assert [fit(make(recipe, "bf16"), gpu.memory)[1:] for gpu in GPUS] == [(0, 0), (0, 0)]
 
 
 def test_a_dense_target_turns_compute_bound_at_37_rows_in_both_precisions() -> None:
