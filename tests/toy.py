@@ -58,7 +58,7 @@ class ToyTarget:
             vocabulary_size=VOCABULARY,
             slots=self._slots,
             max_length=self._max_length,
-            feature_layers=(),
+            feature_layers=(0,) if self.feature_size else (),
             feature_size=self.feature_size,
             prefix_block=self.prefix_block,
         )
@@ -138,7 +138,7 @@ class ToyDrafter:
             vocabulary_size=VOCABULARY,
             slots=self._slots,
             max_length=self._max_length,
-            feature_layers=(),
+            feature_layers=(0,) if self.feature_size else (),
             feature_size=self.feature_size,
             max_depth=16,
         )

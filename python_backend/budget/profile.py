@@ -42,7 +42,7 @@ def profile(
     done = 0
     verify: list[tuple[float, ...]] = []
     draft: dict[str, list[float]] = {name: [] for name in drafters}
-    feature_size = target.describe().feature_size
+    feature_sizes = {name: drafter.describe().feature_size for name, drafter in drafters.items()}
     everything = np.arange(slots, dtype=np.int32)
     try:
         for slot in range(slots):
@@ -56,7 +56,7 @@ def profile(
             verify.append(monotone(curve))
             for name, drafter in drafters.items():
                 # A step at length 0 starts the slots anew, so repeating it is valid.
-                draft_step = _draft_step(batch, feature_size, depth, tokens)
+                draft_step = _draft_step(batch, feature_sizes[name], depth, tokens)
                 draft[name].append(_median_ms(partial(drafter.step, draft_step), repeats))
                 progress(done := done + 1, total)
     finally:

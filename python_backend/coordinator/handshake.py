@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+import numpy.typing as npt
+
 from python_backend.protocol import Description
 from python_backend.settings import Settings
 
@@ -24,6 +27,13 @@ def check(settings: Settings, target: Description, drafters: dict[str, Descripti
     ]
     if problems:
         raise StartupError("; ".join(problems))
+
+
+def feature_columns(target: Description, drafter: Description) -> npt.NDArray[np.int64]:
+    """[F] columns of the target's features that a drafter reads, in its own order of layers."""
+    width = target.feature_size // max(len(target.feature_layers), 1)
+    at = [target.feature_layers.index(layer) for layer in drafter.feature_layers]
+    return (np.array(at, dtype=np.int64)[:, None] * width + np.arange(width)).reshape(-1)
 
 
 def _target_problems(settings: Settings, target: Description) -> Iterator[str]:
@@ -47,8 +57,10 @@ def _drafter_problems(settings: Settings, target: Description, name: str, drafte
             f"'{name}' was trained for the target {drafter.target_sha256[:12]}, "
             f"this one ({target.name}) is {target.weights_sha256[:12]}"
         )
-    if drafter.feature_size and drafter.feature_size != target.feature_size:
-        yield f"'{name}' needs features of size {drafter.feature_size}, the target gives {target.feature_size}"
+    if missing := [layer for layer in drafter.feature_layers if layer not in target.feature_layers]:
+        yield f"'{name}' reads layer {missing[0]}, the target captures {target.feature_layers}"
+    elif drafter.feature_size != (given := len(feature_columns(target, drafter))):
+        yield f"'{name}' needs features of size {drafter.feature_size}, the target gives {given}"
     if drafter.slots < wanted.max_sequences:
         yield f"'{name}' has {drafter.slots} slots, coordinator.max_sequences is {wanted.max_sequences}"
     if drafter.max_length < wanted.max_length:

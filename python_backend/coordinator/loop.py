@@ -31,13 +31,14 @@ class DecodeLoop:
         self,
         target: TargetEngine,
         drafters: dict[str, DrafterEngine],
+        feature_columns: dict[str, Array],
         scheduler: Scheduler,
         policy: Policy,
         table: CostTable | None,
         metrics: Metrics,
         step_log: StepLog,
     ) -> None:
-        self.target, self.drafters = target, drafters
+        self.target, self.drafters, self.feature_columns = target, drafters, feature_columns
         self.scheduler, self.policy, self.table = scheduler, policy, table
         self.metrics, self.step_log = metrics, step_log
         self.prefix_block = target.describe().prefix_block
@@ -91,7 +92,7 @@ class DecodeLoop:
         features = np.split(opened.features, row_starts(opened.feature_count)[1:-1])
         for sequence, held, rows in zip(starting, opened.held.tolist(), features, strict=True):
             sequence.cached = held
-            if opened.features.shape[1] and sequence.drafter:
+            if sequence.drafter and len(self.feature_columns[sequence.drafter]):
                 sequence.features.append(rows)
         return int(opened.held.sum())
 
@@ -110,7 +111,7 @@ class DecodeLoop:
             group = [sequences[i] for i in members]
             start = time.perf_counter()
             try:
-                drafted = self.drafters[name].step(_drafter_step(group, depth))
+                drafted = self.drafters[name].step(_drafter_step(group, depth, self.feature_columns[name]))
             except EngineError as error:
                 self.retire_drafter(name, group, error)
                 continue
@@ -160,7 +161,7 @@ class DecodeLoop:
                 sequence.cached += rows
                 tokens = [] if sequence.prefilling else [int(result.next_token[i])]
                 report.prompt_rows += rows
-            if result.features.shape[1] and sequence.drafter:
+            if sequence.drafter and len(self.feature_columns[sequence.drafter]):
                 sequence.features.append(features[i])
             sequence.log_probs += log_probs[i].tolist()
             if tokens and sequence.output_length == 0:
@@ -246,17 +247,21 @@ def _opening(starting: list[Sequence]) -> Open:
     )
 
 
-def _drafter_step(group: list[Sequence], depth: int) -> DrafterStep:
+def _drafter_step(group: list[Sequence], depth: int, columns: Array) -> DrafterStep:
+    """columns: of the target's features, those that this drafter reads."""
     past = [s.drafter_cached for s in group]
     contexts = [s.take_context() for s in group]
-    width = max(features.shape[1] for features, _ in contexts)
     counts = [len(following) for _, following in contexts]
     return DrafterStep(
         **draft_columns([s.params for s in group]),
         slot=np.array([s.slot for s in group], dtype=np.int32),
         past_length=np.array(past, dtype=np.int32),
         context_count=np.array(counts, dtype=np.int32),
-        features=np.concatenate([f for f, _ in contexts]) if width else np.zeros((sum(counts), 0), dtype=np.float32),
+        features=(
+            np.concatenate([f[:, columns] for f, _ in contexts])
+            if len(columns)
+            else np.zeros((sum(counts), 0), dtype=np.float32)
+        ),
         token_ids=np.array([t for _, following in contexts for t in following], dtype=np.int32),
         anchor=np.array([s.anchor for s in group], dtype=np.int32),
         depth=np.array([depth], dtype=np.int32),

@@ -159,6 +159,7 @@ class Service:
         return DecodeLoop(
             self._target,
             self._drafters,
+            {name: handshake.feature_columns(target, drafter) for name, drafter in drafters.items()},
             self._scheduler,
             policy,
             self._table,

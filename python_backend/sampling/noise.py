@@ -72,18 +72,14 @@ def race(logits: npt.NDArray[np.float32], seed: npt.NDArray[Any], position: npt.
     return token[order[best]].astype(np.int32)
 
 
-def gumbel(
-    seed: npt.NDArray[Any], position: npt.NDArray[Any], tokens: npt.NDArray[Any], vocabulary: int
-) -> Floats:
+def gumbel(seed: npt.NDArray[Any], position: npt.NDArray[Any], tokens: npt.NDArray[Any], vocabulary: int) -> Floats:
     """[N, S] the noise g = -log E of some tokens of each row, as `race` has it.
 
     seed: [N] uint64. position: [N]. tokens: [N, S].
     """
     block = tokens // BLOCK
     arrival, owner = _first_arrivals(seed, position, block, vocabulary)
-    words = np.stack(
-        philox(((tokens // 4).astype(np.uint32), _column(position), _MEMBER, _ZERO), _key(seed)), axis=2
-    )
+    words = np.stack(philox(((tokens // 4).astype(np.uint32), _column(position), _MEMBER, _ZERO), _key(seed)), axis=2)
     own = np.take_along_axis(words, (tokens % 4)[:, :, None], axis=2)[:, :, 0]
     return -np.log(np.where(owner == tokens % BLOCK, arrival, arrival + _exponential(own)))
 
