@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from python_backend.protocol import Array, Open, ProtocolError, TargetStep, row_starts
+from python_backend.rows import row_owners
 from python_backend.sampling.history import TokenHistory
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
@@ -98,8 +99,8 @@ class Slots:
 
 def committed_rows(step: TargetStep, committed: Array) -> npt.NDArray[np.int64]:
     """[C] packed rows that were committed: the first committed[i] of each sequence."""
-    starts = row_starts(step.row_count)
-    return np.concatenate([np.arange(start, start + n) for start, n in zip(starts[:-1], committed, strict=True)])
+    owner, offset = row_owners(committed)
+    return row_starts(step.row_count)[owner] + offset
 
 
 def check_fits(max_position: int, layers: int, target: TargetSettings, coordinator: CoordinatorSettings) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from python_backend.engines.base import nothing_held
 from python_backend.engines.checkpoint import weights_sha256
@@ -15,7 +16,8 @@ from python_backend.engines.slots import Slots, check_fits, committed_rows
 from python_backend.engines.torch_attention import KvCache, plan, slot_order
 from python_backend.engines.torch_network import Decoder, Pass
 from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
-from python_backend.sampling.verify import accept, logit_rows
+from python_backend.sampling import device
+from python_backend.sampling.verify import Acceptance, accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
 
@@ -67,16 +69,15 @@ class TorchEngine:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
         self.slots.begin(step)
         result = self.forward(step)
-        logits = self.network.head(result.hidden[logit_rows(step)]).float().cpu().numpy()
-        acceptance = accept(step, logits, self.slots.history)
+        acceptance = self._accept(step, self.network.head(result.hidden[logit_rows(step)]).float())
         committed = self.slots.commit(step, acceptance.accepted)
         rows = committed_rows(step, committed)
-        features = [captured[rows].float().cpu().numpy() for captured in result.captured]
+        features = [captured[rows] for captured in result.captured]
         return TargetResult(
             accepted=acceptance.accepted,
             next_token=acceptance.next_token,
             feature_count=committed if features else np.zeros_like(committed),
-            features=np.concatenate(features, axis=1) if features else np.zeros((0, 0), dtype=np.float32),
+            features=torch.cat(features, 1).float().cpu().numpy() if features else np.zeros((0, 0), dtype=np.float32),
             log_prob_count=acceptance.log_prob_count,
             log_probs=acceptance.log_probs,
         )
@@ -91,3 +92,9 @@ class TorchEngine:
 
     def release(self, slot: Array) -> None:
         self.slots.release(slot)
+
+    def _accept(self, step: TargetStep, logits: Tensor) -> Acceptance:
+        """Where the logits are: a GPU keeps them, and on a CPU numpy is faster than torch."""
+        if logits.device.type == "cpu":
+            return accept(step, logits.numpy(), self.slots.history)
+        return device.accept(step, logits, self.slots.history)

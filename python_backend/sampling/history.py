@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.protocol import TargetStep, row_starts
+from python_backend.protocol import TargetStep
+from python_backend.rows import row_owners
 
 
 class TokenHistory:
@@ -16,7 +17,5 @@ class TokenHistory:
 
     def write(self, step: TargetStep) -> None:
         """Store the rows of a step, drafts included; rejected ones are overwritten by the next step."""
-        starts = row_starts(step.row_count)
-        for i, slot in enumerate(step.slot):
-            past = step.past_length[i]
-            self.tokens[slot, past : past + step.row_count[i]] = step.token_ids[starts[i] : starts[i + 1]]
+        owner, offset = row_owners(step.row_count)
+        self.tokens[step.slot[owner], step.past_length[owner] + offset] = step.token_ids
