@@ -2,11 +2,14 @@
 
 Sequences in neighbouring slots are attended together: a run of slots is a plain view of the cache, so nothing is
 gathered or copied. Within a run, queries are padded to the longest sequence and a mask hides what a row must not see.
+On a CPU padding is work, so runs are as long as it stays small; on a GPU a run costs a launch in every layer, so all
+short sequences share a few, which also span the unused slots among them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -15,11 +18,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from python_backend.protocol import TargetStep, row_starts
+from python_backend.rows import row_owners
 
 Order = npt.NDArray[np.int64]
 
 MAX_WASTE = 1.5  # padded over needed work of a run, above which a sequence starts a run of its own
 JOINT_ROWS = 16  # sequences with more rows fill the cores alone
+GAP = 8  # on a GPU, slots that a run steps over at a time
 
 
 class KvCache:
@@ -38,7 +43,8 @@ class KvCache:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Sequences in slots first_slot..first_slot + sequences - 1, whose rows are rows first_row..last_row - 1."""
+    """Sequences in slots first_slot..first_slot + sequences - 1, some perhaps unused, whose rows are rows
+    first_row..last_row - 1."""
 
     first_slot: int
     sequences: int
@@ -53,36 +59,38 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How the rows of one step are laid out. Rows are in slot order, see `slot_order`."""
+    """How the rows of one step are laid out. `order` says where each packed row went."""
 
     token: Tensor  # [R]
     slot: Tensor  # [R]
     position: Tensor  # [R]
     runs: list[Run]
+    order: Order  # [R] the row of the pass that holds each packed row
 
 
-def slot_order(step: TargetStep) -> Order:
-    """[R] the packed row that goes into each row of the pass: sequences by slot, rows of a sequence in order."""
-    starts = row_starts(step.row_count)
-    return np.concatenate([np.arange(starts[i], starts[i + 1]) for i in np.argsort(step.slot)])
-
-
-def plan(step: TargetStep, group: int, dtype: torch.dtype, device: str) -> Plan:
-    """Lay out a step. group: query heads per KV head."""
-    by_slot = np.argsort(step.slot)
-    slot, past, count = (a[by_slot].astype(np.int64) for a in (step.slot, step.past_length, step.row_count))
+def plan(step: TargetStep, group: int, dtype: torch.dtype, device: str, few_runs: bool) -> Plan:
+    """Lay out a step. group: query heads per KV head. few_runs: as a GPU likes it."""
+    long = (step.row_count > JOINT_ROWS) & few_runs
+    sequence = np.lexsort((step.slot, long))
+    slot, past, count = (a[sequence].astype(np.int64) for a in (step.slot, step.past_length, step.row_count))
+    owner, offset = row_owners(count)
+    packed = row_starts(step.row_count)[sequence][owner] + offset
+    spans = join_runs(slot, count) if few_runs else split_runs(slot, past, count)
     starts = row_starts(count)
-    offset = np.arange(starts[-1]) - np.repeat(starts[:-1], count)
-    runs = [
-        _run(first, last, slot, past, count, starts, group, dtype, device)
-        for first, last in split_runs(slot, past, count)
-    ]
     return Plan(
-        token=_tensor(step.token_ids[slot_order(step)].astype(np.int64), device),
-        slot=_tensor(np.repeat(slot, count), device),
-        position=_tensor(np.repeat(past, count) + offset, device),
-        runs=runs,
+        token=_tensor(step.token_ids[packed].astype(np.int64), device),
+        slot=_tensor(slot[owner], device),
+        position=_tensor(past[owner] + offset, device),
+        runs=[_run(first, last, slot, past, count, starts, group, dtype, device) for first, last in spans],
+        order=np.argsort(packed),
     )
+
+
+def join_runs(slot: Order, count: Order) -> list[tuple[int, int]]:
+    """[first, last) of each run over sequences sorted by slot, those with many rows after all others."""
+    alone = count > JOINT_ROWS
+    begins = np.flatnonzero((np.diff(slot) > GAP) | alone[1:]) + 1
+    return list(pairwise([0, *begins.tolist(), len(slot)]))
 
 
 def split_runs(slot: Order, past: Order, count: Order) -> list[tuple[int, int]]:
@@ -136,16 +144,20 @@ def _run(
     dtype: torch.dtype,
     device: str,
 ) -> Run:
+    place = slot[first:last] - slot[first]  # slots between them are attended too, and their answers dropped
+    sequences = int(place[-1]) + 1
     past, count = past[first:last], count[first:last]
     rows, length = int(count.max()), int((past + count).max())
-    row = np.minimum(np.arange(rows), count[:, None] - 1)  # [sequences, n]; padding repeats the last row
+    row = np.minimum(np.arange(rows), count[:, None] - 1)  # [last - first, n]; padding repeats the last row
     query_rows = answer_rows = None
-    if (count < rows).any():
-        local = starts[first:last] - starts[first]
-        query_rows = _tensor((local[:, None] + row).reshape(-1), device)
-        real = np.arange(rows) < count[:, None]
-        answer_rows = _tensor(np.flatnonzero(real), device)
-    last_seen = past[:, None] + row  # each row sees positions up to its own
+    if (count < rows).any() or sequences > last - first:
+        query = np.zeros((sequences, rows), dtype=np.int64)
+        query[place] = (starts[first:last] - starts[first])[:, None] + row
+        query_rows = _tensor(query.reshape(-1), device)
+        owner, offset = row_owners(count)
+        answer_rows = _tensor(place[owner] * rows + offset, device)
+    last_seen = np.zeros((sequences, rows), dtype=np.int64)
+    last_seen[place] = past[:, None] + row  # each row sees positions up to its own
     mask = None
     if (last_seen < length - 1).any():
         seen = _tensor(np.repeat(last_seen, group, axis=1), device)  # folded rows: group heads of a row side by side
@@ -153,7 +165,7 @@ def _run(
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))[:, None]
     return Run(
         first_slot=int(slot[first]),
-        sequences=last - first,
+        sequences=sequences,
         first_row=int(starts[first]),
         last_row=int(starts[last]),
         rows=rows,

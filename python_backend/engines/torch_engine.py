@@ -13,7 +13,7 @@ from python_backend.engines.base import nothing_held
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
 from python_backend.engines.slots import Slots, check_fits, committed_rows
-from python_backend.engines.torch_attention import KvCache, plan, slot_order
+from python_backend.engines.torch_attention import KvCache, plan
 from python_backend.engines.torch_network import Decoder, Pass
 from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
 from python_backend.sampling import device
@@ -32,6 +32,7 @@ class TorchEngine:
         self.folder = folder
         self.sha256 = weights_sha256(folder)
         self.dtype: torch.dtype = getattr(torch, target.dtype)
+        self.few_runs = torch.device(target.device).type != "cpu"
         self.network = Decoder(config, load_weights(folder), self.dtype, target.device)
         self.slots = Slots(coordinator.max_sequences, coordinator.max_length, config.vocabulary_size)
         self.cache = KvCache(
@@ -85,10 +86,10 @@ class TorchEngine:
     @torch.inference_mode()
     def forward(self, step: TargetStep) -> Pass:
         """Hidden states of all packed rows, [R, hidden]; stores their keys and values, samples nothing."""
-        layout = plan(step, self.network.config.heads // self.network.config.kv_heads, self.dtype, self.target.device)
+        group = self.network.config.heads // self.network.config.kv_heads
+        layout = plan(step, group, self.dtype, self.target.device, self.few_runs)
         result = self.network.forward(layout, self.cache, self.target.feature_layers)
-        packed = np.argsort(slot_order(step))  # where each packed row went
-        return Pass(result.hidden[packed], [captured[packed] for captured in result.captured])
+        return Pass(result.hidden[layout.order], [captured[layout.order] for captured in result.captured])
 
     def release(self, slot: Array) -> None:
         self.slots.release(slot)

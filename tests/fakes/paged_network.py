@@ -55,7 +55,7 @@ class PagedNetwork:
             token_ids=given.input_ids.numpy(),
         )
         group = self.decoder.config.heads // config.kv_heads
-        result = self.decoder.forward(plan(step, group, torch.float32, "cpu"), cache, self.captured)
+        result = self.decoder.forward(plan(step, group, torch.float32, "cpu", few_runs=False), cache, self.captured)
         for b, place, offset in rows:
             self._copy(cache, units, b, place[:, past[b] :], offset[past[b] :], into_cache=False, first=int(past[b]))
         outputs["logits"].copy_(self.decoder.head(result.hidden[given.last_token_ids.long() - 1]))

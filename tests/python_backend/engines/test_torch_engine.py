@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.engines.torch_attention import JOINT_ROWS, split_runs
+from python_backend.engines.torch_attention import GAP, JOINT_ROWS, join_runs, split_runs
 from python_backend.engines.torch_engine import TorchEngine
 from tests.checkpoints import VOCABULARY, Part, load_engine, load_reference, make_step
 
@@ -19,10 +19,11 @@ SLOTS, MAX_LENGTH = 6, 64
 JUNK = 1e3  # in every row that was never written: whatever reads one is far off
 
 
-@pytest.fixture(scope="module")
-def engines(tiny_llama: Path) -> tuple[TorchEngine, TorchEngine]:
+@pytest.fixture(scope="module", params=[False, True], ids=["runs of a CPU", "runs of a GPU"])
+def engines(request: pytest.FixtureRequest, tiny_llama: Path) -> tuple[TorchEngine, TorchEngine]:
     """The engine under test, and one that computes everything from scratch."""
     engine = load_engine(tiny_llama, SLOTS, MAX_LENGTH)
+    engine.few_runs = request.param
     for layer in engine.cache.layers:
         layer.fill_(JUNK)
     return engine, load_engine(tiny_llama, 1, MAX_LENGTH)
@@ -51,7 +52,7 @@ def test_ragged_steps_with_rollback_equal_recomputation_from_scratch(
         parts = []
         for slot in data.draw(st.permutations(range(SLOTS)))[: data.draw(st.integers(1, SLOTS))]:
             past = data.draw(st.integers(max(0, len(stored[slot]) - 5), len(stored[slot])), label="past")
-            rows = data.draw(st.integers(1, 12), label="rows")
+            rows = data.draw(st.integers(1, JOINT_ROWS + 8), label="rows")
             rows = min(rows, MAX_LENGTH - past)
             if rows == 0:
                 continue
@@ -102,6 +103,21 @@ def test_runs_cover_every_sequence_once_and_only_neighbouring_slots(slots: set[i
     for first, last in runs:
         assert slot[last - 1] - slot[first] == last - 1 - first
         assert last - first == 1 or count[first:last].max() <= JOINT_ROWS
+
+
+@settings(deadline=None)
+@given(slots=st.sets(st.integers(0, 40), min_size=1, max_size=32), data=st.data())
+def test_on_a_gpu_short_sequences_share_runs_across_small_gaps(slots: set[int], data: st.DataObject) -> None:
+    count = np.array(data.draw(st.lists(st.integers(1, 30), min_size=len(slots), max_size=len(slots))))
+    order = np.lexsort((sorted(slots), count > JOINT_ROWS))
+    slot, count = np.array(sorted(slots))[order], count[order]
+    runs = join_runs(slot, count)
+    assert [i for first, last in runs for i in range(first, last)] == list(range(len(slot)))
+    for first, last in runs:
+        assert last - first == 1 or count[first:last].max() <= JOINT_ROWS
+        assert (np.diff(slot[first:last]) <= GAP).all()
+    short = slot[count <= JOINT_ROWS]
+    assert len(runs) == (np.diff(short) > GAP).sum() + bool(len(short)) + (count > JOINT_ROWS).sum()
 
 
 def greedy(reference: Any, prompt: list[int], count: int) -> list[int]:
