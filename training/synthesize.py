@@ -166,8 +166,8 @@ def main(
     name: Annotated[str, typer.Option(help="Folder below the cache; by default train or held_out.")] = "",
     held_out: Annotated[bool, typer.Option("--held-out", help="From the other side of the split.")] = False,
     prompts: Annotated[int, typer.Option(min=1, help="Held out: prompts of each domain.")] = 80,
-    shard_tokens: Annotated[int, typer.Option(min=1, help="Response tokens of a shard.")] = 50_000,
-    slots: Annotated[int, typer.Option(min=1, help="Conversations at once.")] = 96,
+    shard_tokens: Annotated[int, typer.Option(min=1, help="Response tokens of a shard.")] = 64_000,
+    slots: Annotated[int, typer.Option(min=1, help="Conversations at once.")] = 128,
     max_length: Annotated[int, typer.Option(min=64, help="Tokens of a conversation.")] = 512,
 ) -> None:
     """Write what is missing of a corpus."""
