@@ -1,10 +1,11 @@
-"""What a verify pass costs on each engine of this machine, over sequences x rows; the engines take turns.
+"""What the engines cost on this machine: verify passes over sequences x rows, and plain decoding beside other engines.
 
-Weights, context and rows are the same for all; the tokens do not matter to the time.
+Weights, context and rows are the same for all; the tokens do not matter to the time. The engines take turns.
 """
 
 from __future__ import annotations
 
+import os
 import statistics
 import time
 from typing import Annotated, NamedTuple
@@ -13,18 +14,20 @@ import numpy as np
 import typer
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
+from build_scripts import bench_decoding
+from build_scripts.tables import Grid, write_section
 from python_backend.budget.profile import fill, verify_step
 from python_backend.engines.base import TargetEngine
 from python_backend.engines.factory import build_target
-from python_backend.settings import CoordinatorSettings, Settings, TargetSettings
+from python_backend.settings import ROOT, CoordinatorSettings, Settings, TargetSettings
 
+PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance.png"
 ENGINES = {
-    "torch": TargetSettings(engine="torch"),
-    "openvino exact": TargetSettings(engine="openvino"),
-    "openvino exact invariant": TargetSettings(engine="openvino", invariant=True),
-    "openvino int8-dynamic": TargetSettings(engine="openvino", weights="int8-dynamic"),
+    "PyTorch float32": TargetSettings(engine="torch"),
+    "OpenVINO `exact`": TargetSettings(engine="openvino"),
+    "`exact`, `invariant`": TargetSettings(engine="openvino", invariant=True),
+    "`int8-dynamic`": TargetSettings(engine="openvino", weights="int8-dynamic"),
 }
 SHAPES = ((1, 1), (1, 2), (1, 4), (1, 8), (4, 1), (4, 2), (16, 1), (16, 2), (16, 4), (32, 1))  # sequences, rows each
 
@@ -50,7 +53,7 @@ def measure(context: int, repeats: int, progress: Progress) -> dict[tuple[int, i
         for slot in range(slots):
             fill(engine, slot, context, tokens)
     results = {}
-    for sequences, rows in progress.track(SHAPES, description="measuring"):
+    for sequences, rows in progress.track(SHAPES, description="verify passes"):
         step = verify_step(sequences, sequences * (rows - 1), context, tokens)
         times: dict[str, list[float]] = {name: [] for name in engines}
         for _ in range(repeats + 1):
@@ -64,26 +67,41 @@ def measure(context: int, repeats: int, progress: Progress) -> dict[tuple[int, i
     return results
 
 
-def show(results: dict[tuple[int, int], dict[str, Spread]], context: int, console: Console) -> None:
-    table = Table(title=f"One verify pass, ms: median (lowest - highest), context {context}")
-    table.add_column("sequences x rows")
-    for name in ENGINES:
-        table.add_column(name, justify="right")
-    for (sequences, rows), by_engine in results.items():
-        cells = [f"{s.median:.1f} ({s.low:.0f}-{s.high:.0f})" for s in by_engine.values()]
-        table.add_row(f"{sequences} x {rows}", *cells)
-    console.print(table)
+def table(results: dict[tuple[int, int], dict[str, Spread]], context: int) -> Grid:
+    rows = [
+        [f"{sequences} x {each}", *(f"{s.median:.1f} ({s.low:.0f}-{s.high:.0f})" for s in by_engine.values())]
+        for (sequences, each), by_engine in results.items()
+    ]
+    title = f"One verify pass, ms: median (lowest - highest), context {context}"
+    return Grid(title, ["sequences x rows each", *ENGINES], rows)
 
 
 def main(
-    context: Annotated[int, typer.Option(help="committed rows of every sequence")] = 256,
-    repeats: Annotated[int, typer.Option(help="timed passes of each engine and shape")] = 7,
+    context: Annotated[int, typer.Option(help="committed rows of every sequence in a verify pass")] = 256,
+    repeats: Annotated[int, typer.Option(help="timed verify passes of each engine and shape; 0 = none at all")] = 5,
+    rounds: Annotated[int, typer.Option(help="rounds of plain decoding; 0 = none at all")] = 3,
+    steps: Annotated[int, typer.Option(help="decode steps of each engine, size and round")] = 16,
+    peers: Annotated[bool, typer.Option(help="also OpenVINO GenAI, llama.cpp and transformers")] = True,
+    write: Annotated[bool, typer.Option(help="write the tables and the plot into docs/")] = False,
 ) -> None:
-    """Compare the engines' verify passes."""
+    """Compare the engines: under six minutes on two idle cores, after the first time."""
     console = Console(width=120)
+    threads = len(os.sched_getaffinity(0))
+    sections: dict[str, Grid] = {}
     with Progress(console=console, transient=True) as progress:
-        results = measure(context, repeats, progress)
-    show(results, context, console)
+        if rounds:
+            wanted = bench_decoding.workers(threads, peers)
+            rates = bench_decoding.measure(wanted, threads, rounds, steps, progress)
+            sections["plain decoding"] = bench_decoding.table(rates)
+        if repeats:
+            sections["verify passes"] = table(measure(context, repeats, progress), context)
+    for grid in sections.values():
+        console.print(grid.rich())
+    if write:
+        for name, grid in sections.items():
+            write_section(PAGE, name, grid.markdown())
+        if rounds:
+            bench_decoding.plot(rates, PLOT)
 
 
 if __name__ == "__main__":
