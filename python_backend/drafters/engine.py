@@ -102,7 +102,8 @@ class NetworkDrafter:
             slot=step.slot[order],
             past=step.past_length[order],
             count=step.context_count[order],
-            features=torch.from_numpy(step.features[rows]).to(self.device, self.context.dtype),
+            # as_tensor: a drafter in the target's process finds them on the device, see engines/hosted.py
+            features=torch.as_tensor(step.features)[torch.from_numpy(rows)].to(self.device, self.context.dtype),
             following=torch.from_numpy(step.token_ids[rows].astype(np.int64)).to(self.device),
         )
 

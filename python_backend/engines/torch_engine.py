@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from python_backend.engines.base import nothing_held
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
+from python_backend.engines.device_results import result_of, with_features
 from python_backend.engines.slots import Slots, check_fits, committed_rows
 from python_backend.engines.torch_attention import KvCache, plan
 from python_backend.engines.torch_network import Decoder, Pass
@@ -65,23 +65,22 @@ class TorchEngine:
     def open(self, opening: Open) -> Opened:
         return nothing_held(opening)
 
-    @torch.inference_mode()
     def step(self, step: TargetStep) -> TargetResult:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
+        return with_features(*self.step_on_device(step))
+
+    @torch.inference_mode()
+    def step_on_device(self, step: TargetStep) -> tuple[TargetResult, Tensor | None]:
+        """A step whose features [C, F] stay on the device, apart from the result."""
         self.slots.begin(step)
         result = self.forward(step)
         acceptance = self._accept(step, self.network.head(result.hidden[logit_rows(step)]).float())
         committed = self.slots.commit(step, acceptance.accepted)
-        rows = committed_rows(step, committed)
-        features = [captured[rows] for captured in result.captured]
-        return TargetResult(
-            accepted=acceptance.accepted,
-            next_token=acceptance.next_token,
-            feature_count=committed if features else np.zeros_like(committed),
-            features=torch.cat(features, 1).float().cpu().numpy() if features else np.zeros((0, 0), dtype=np.float32),
-            log_prob_count=acceptance.log_prob_count,
-            log_probs=acceptance.log_probs,
-        )
+        features = None
+        if result.captured:
+            rows = torch.from_numpy(committed_rows(step, committed)).to(self.target.device)
+            features = torch.cat([captured[rows] for captured in result.captured], dim=1)
+        return result_of(acceptance, committed, features is not None), features
 
     @torch.inference_mode()
     def forward(self, step: TargetStep) -> Pass:

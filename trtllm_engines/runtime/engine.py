@@ -14,6 +14,7 @@ from torch import Tensor
 from python_backend.engines.base import EngineError, nothing_held
 from python_backend.engines.blocks import BlockTables
 from python_backend.engines.checkpoint import weights_sha256
+from python_backend.engines.device_results import result_of, with_features
 from python_backend.engines.slots import Slots, committed_rows
 from python_backend.protocol import Array, Description, Open, Opened, ProtocolError, TargetResult, TargetStep
 from python_backend.sampling.device import accept
@@ -79,9 +80,13 @@ class TensorRtTarget:
     def open(self, opening: Open) -> Opened:
         return nothing_held(opening)
 
-    @torch.inference_mode()
     def step(self, step: TargetStep) -> TargetResult:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
+        return with_features(*self.step_on_device(step))
+
+    @torch.inference_mode()
+    def step_on_device(self, step: TargetStep) -> tuple[TargetResult, Tensor | None]:
+        """A step whose features [C, F] stay on the device, apart from the result."""
         if len(step.token_ids) > self.config.max_rows:
             raise ProtocolError(
                 f"tensor 'token_ids' has {len(step.token_ids)} rows, limit {self.config.max_rows}: max_num_tokens of "
@@ -93,15 +98,7 @@ class TensorRtTarget:
             acceptance = accept(step, logits, self.slots.history)
             committed = self.slots.commit(step, acceptance.accepted)
             features = self._features(committed_rows(step, committed))
-        captures = bool(self.target.feature_layers)
-        return TargetResult(
-            accepted=acceptance.accepted,
-            next_token=acceptance.next_token,
-            feature_count=committed if captures else np.zeros_like(committed),
-            features=features,
-            log_prob_count=acceptance.log_prob_count,
-            log_probs=acceptance.log_probs,
-        )
+        return result_of(acceptance, committed, features is not None), features
 
     def release(self, slot: Array) -> None:
         self.slots.release(slot)
@@ -137,14 +134,12 @@ class TensorRtTarget:
             )
         self.release(np.zeros(1, dtype=np.int32))
 
-    def _features(self, rows: Array) -> Array:
-        """[C, F] float32 of the committed rows."""
+    def _features(self, rows: Array) -> Tensor | None:
+        """[C, F] of the committed rows, which outlive the next pass."""
         if not self.target.feature_layers:
-            return np.zeros((0, 0), dtype=np.float32)
+            return None
         index = torch.from_numpy(rows).to(self.device)
-        captured = [self.outputs[captured_name(i)].index_select(0, index) for i in self.target.feature_layers]
-        features: Array = torch.cat(captured, dim=1).float().cpu().numpy()
-        return features
+        return torch.cat([self.outputs[captured_name(i)][index] for i in self.target.feature_layers], dim=1)
 
     def _allocate_outputs(self) -> dict[str, Tensor]:
         """Memory for every output, also for those that nobody asked for: the engine writes them all."""
@@ -160,9 +155,18 @@ class TensorRtTarget:
 
     @contextlib.contextmanager
     def _on_stream(self) -> Iterator[None]:
-        """Everything that this engine queues goes to its one stream; a CPU has none."""
-        with torch.cuda.stream(self.stream) if self.stream else contextlib.nullcontext():
+        """Everything that this engine queues goes to its one stream, in order with what its caller queues on its own.
+
+        A CPU has no streams.
+        """
+        if self.stream is None:
             yield
+            return
+        callers = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(callers)  # memory that the caller gave back may be in use there
+        with torch.cuda.stream(self.stream):
+            yield
+        callers.wait_stream(self.stream)
 
 
 def check_fits(

@@ -109,6 +109,16 @@ def test_steps_answer_as_the_torch_engine_does(build: Build, tmp_path: Path, kin
     assert (ours.slots.stored == theirs.slots.stored).all()
 
 
+def test_features_can_stay_on_the_device(build: Build) -> None:
+    engines = [build(captured=(0, 3), feature_layers=(3, 0)) for _ in range(2)]
+    step = make_step(Part(0, 0, random_tokens(20)), Part(1, 0, random_tokens(9, 2), sample=False))
+    result, features = engines[0].step_on_device(step)
+    assert result.features.shape == (0, 0)
+    assert result.feature_count.tolist() == [20, 9]
+    engines[0].step_on_device(make_step(Part(0, 20, [1, 2])))  # the next pass leaves them alone
+    np.testing.assert_array_equal(features.numpy(), engines[1].step(step).features)
+
+
 def test_a_warm_engine_starts_with_empty_slots_and_all_blocks_free(build: Build) -> None:
     engine = build()
     assert not engine.slots.stored.any()

@@ -1,0 +1,28 @@
+"""Results of engines whose tensors live on a device."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from python_backend.protocol import Array, TargetResult
+from python_backend.sampling.verify import Acceptance
+
+
+def result_of(acceptance: Acceptance, committed: Array, captures: bool) -> TargetResult:
+    """A step's result but for the features. committed: [B] rows that the step adds to each slot."""
+    return TargetResult(
+        accepted=acceptance.accepted,
+        next_token=acceptance.next_token,
+        feature_count=committed if captures else np.zeros_like(committed),
+        features=np.zeros((0, 0), dtype=np.float32),
+        log_prob_count=acceptance.log_prob_count,
+        log_probs=acceptance.log_probs,
+    )
+
+
+def with_features(result: TargetResult, features: Tensor | None) -> TargetResult:
+    """The result as it goes over the wire. features: [C, F]."""
+    return result if features is None else replace(result, features=features.float().cpu().numpy())

@@ -1,0 +1,118 @@
+"""Drafters that live in the target's process: features go from one to the other and never leave the device.
+
+On the wire a feature row needs no handle of its own: the slot and the position, which every draft call names anyway,
+say which row it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from python_backend.engines.base import DrafterEngine
+from python_backend.protocol import (
+    Array,
+    Description,
+    DrafterResult,
+    DrafterStep,
+    Open,
+    Opened,
+    ProtocolError,
+    TargetResult,
+    TargetStep,
+)
+
+
+class DeviceTarget(Protocol):
+    """A target that can leave its features where they are."""
+
+    def describe(self) -> Description: ...
+
+    def open(self, opening: Open) -> Opened: ...
+
+    def step_on_device(self, step: TargetStep) -> tuple[TargetResult, Tensor | None]:
+        """A step; features [C, F] of the rows that `feature_count` counts, apart from the result."""
+        ...
+
+    def release(self, slot: Array) -> None: ...
+
+
+class FeatureStore:
+    """Per slot, the features of committed rows that its drafter has not read yet."""
+
+    def __init__(self, slots: int) -> None:
+        self._rows: list[Tensor | None] = [None] * slots  # [n, F]
+        self._begin: list[int] = [0] * slots  # position of the first
+
+    def put(self, slot: Array, past: Array, count: Array, features: Tensor) -> None:
+        """Rows past:past + count of each slot; whatever was there from `past` on was rolled back."""
+        pieces = features.split(count.tolist())
+        for s, begin, rows in zip(slot.tolist(), past.tolist(), pieces, strict=True):
+            kept = begin - self._begin[s]
+            before = self._rows[s]
+            if len(rows) == 0:
+                continue
+            if before is None or kept <= 0 or kept > len(before):
+                self._rows[s], self._begin[s] = rows, begin
+            else:
+                self._rows[s] = torch.cat((before[:kept], rows))
+
+    def take(self, slot: int, past: int, count: int) -> Tensor:
+        """[count, F], which are then forgotten. Raises ProtocolError where they are not there."""
+        rows, begin = self._rows[slot], self._begin[slot]
+        held = 0 if rows is None else len(rows)
+        if rows is None or past < begin or past + count > begin + held:
+            raise ProtocolError(
+                f"tensor 'context_count' asks for the features of rows {past} to {past + count - 1} of slot {slot}, "
+                f"the target holds those of {held} rows from {begin} on"
+            )
+        last = past + count - begin
+        self._rows[slot], self._begin[slot] = (rows[last:] if last < held else None), past + count
+        return rows[past - begin : last]
+
+    def release(self, slot: Array) -> None:
+        for s in slot.tolist():
+            self._rows[s] = None
+
+
+class HostingTarget:
+    """A `TargetEngine` whose features go to the drafters in its process instead of onto the wire."""
+
+    def __init__(self, engine: DeviceTarget, store: FeatureStore) -> None:
+        self._engine, self._store = engine, store
+        self.describe, self.open = engine.describe, engine.open
+
+    def step(self, step: TargetStep) -> TargetResult:
+        result, features = self._engine.step_on_device(step)
+        if features is not None:
+            self._store.put(step.slot, step.past_length, result.feature_count, features)
+        nothing = np.zeros_like(result.feature_count)
+        return replace(result, feature_count=nothing, features=np.zeros((0, 0), dtype=np.float32))
+
+    def release(self, slot: Array) -> None:
+        self._engine.release(slot)
+        self._store.release(slot)
+
+
+class HostedDrafter:
+    """A `DrafterEngine` that finds the features of its context in the store, unless a call brings its own."""
+
+    def __init__(self, engine: DrafterEngine, store: FeatureStore, columns: Array) -> None:
+        """columns: of the target's features, those that it reads."""
+        self._engine, self._store, self._columns = engine, store, columns
+        self.describe, self.release = engine.describe, engine.release
+
+    def step(self, step: DrafterStep) -> DrafterResult:
+        if step.features.shape[1] == 0:
+            step = replace(step, features=self._features(step))
+        return self._engine.step(step)
+
+    def _features(self, step: DrafterStep) -> Any:
+        """[C, F'] on the device, in the place of the array that comes by wire."""
+        rows = zip(step.slot.tolist(), step.past_length.tolist(), step.context_count.tolist(), strict=True)
+        taken = torch.cat([self._store.take(*row) for row in rows])
+        return taken[:, torch.from_numpy(self._columns).to(taken.device)]
