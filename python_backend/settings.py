@@ -44,7 +44,7 @@ class TargetSettings(Section):
     prefix_cache: int = Field(
         8192, ge=0, description="KV rows kept for prompts that begin alike, 0 = none; torch keeps none"
     )
-    feature_layers: tuple[int, ...] = Field((), description="captured hidden layers, for drafters that need them")
+    feature_layers: tuple[int, ...] = Field((), description="captured hidden layers; by default what the drafters read")
 
     @model_validator(mode="after")
     def _engine_has(self) -> Self:
@@ -66,7 +66,10 @@ class TargetSettings(Section):
 
 
 class DrafterSettings(Section):
-    kind: str = Field("prompt_lookup", description="a name in the registry of python_backend.drafters")
+    kind: str = Field("prompt_lookup", description="prompt_lookup, or network: trained weights")
+    weights: Path | None = Field(None, description="network: its folder; by default model_repository/NAME/1")
+    device: str = Field("cpu", description="network: cpu, cuda, cuda:1")
+    eight_bit: bool = Field(True, description="network, on a CPU: weights rounded to 8 bits; only drafts can change")
     max_ngram: int = Field(4, ge=1, le=16, description="longest n-gram that prompt lookup searches")
     min_ngram: int = Field(1, ge=1, description="shortest one")
 
@@ -117,6 +120,9 @@ class Settings(BaseSettings):
     routes: dict[Workload, str] = Field(
         dict.fromkeys(WORKLOADS, "drafter_prompt_lookup"), description="workload -> drafter model"
     )
+    thinking_routes: dict[Workload, str] = Field(
+        {}, description="the same for requests with `thinking`; where it names none, routes does"
+    )
     coordinator: CoordinatorSettings = CoordinatorSettings()
     budget: BudgetSettings = BudgetSettings()
     cache_dir: Path = Field(ROOT / ".cache", description="fetched models, cost tables, server workspace")
@@ -133,8 +139,9 @@ class Settings(BaseSettings):
         file = settings_file()
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=file)
 
-    def drafter_of(self, workload: Workload) -> str:
-        return self.routes[workload]
+    def drafter_of(self, workload: Workload, thinking: bool) -> str:
+        """The drafter model of a request."""
+        return self.thinking_routes.get(workload, self.routes[workload]) if thinking else self.routes[workload]
 
 
 def settings_file() -> Path:

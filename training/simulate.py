@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -48,15 +48,19 @@ class Acceptance:
 
     def walk(self, ids: npt.NDArray[np.int64], drafts: Drafts) -> None:
         """One text: a step at its first response token, then wherever the step before ended."""
-        at = int(drafts.anchor[0])
+        at = first = int(drafts.anchor[0])
         while at < len(ids) - 1:
-            ahead = ids[at + 1 : at + 1 + self.depth]
-            drafted = drafts.tokens[at - drafts.anchor[0], : len(ahead)]
-            wrong = np.flatnonzero(drafted != ahead)
-            accepted = int(wrong[0]) if len(wrong) else len(ahead)
-            self.accepted_at[:accepted] += 1
-            emitted = min(accepted + 1, len(ids) - 1 - at)
-            self.emitted, self.steps, at = self.emitted + emitted, self.steps + 1, at + emitted
+            at += self.step(drafts.tokens[at - first], ids[at + 1 :])
+
+    def step(self, drafted: npt.NDArray[Any], ahead: npt.NDArray[np.int64]) -> int:
+        """One decoding step. drafted: [up to D]; ahead: what the target writes. Returns how many tokens it emits."""
+        drafted, expected = drafted[: len(ahead)], ahead[: len(drafted)]
+        wrong = np.flatnonzero(drafted != expected)
+        accepted = int(wrong[0]) if len(wrong) else len(expected)
+        emitted = min(accepted + 1, len(ahead))
+        self.accepted_at[:accepted] += 1
+        self.emitted, self.steps = self.emitted + emitted, self.steps + 1
+        return emitted
 
     def add(self, other: Acceptance) -> None:
         self.emitted, self.steps = self.emitted + other.emitted, self.steps + other.steps

@@ -21,8 +21,9 @@ def check(settings: Settings, target: Description, drafters: dict[str, Descripti
     for name, drafter in drafters.items():
         problems += _drafter_problems(settings, target, name, drafter)
     problems += [
-        f"routes.{workload} names '{name}', which is not among the drafters {sorted(drafters)}"
-        for workload, name in settings.routes.items()
+        f"{table}.{workload} names '{name}', which is not among the drafters {sorted(drafters)}"
+        for table in ("routes", "thinking_routes")
+        for workload, name in getattr(settings, table).items()
         if name not in drafters
     ]
     if problems:

@@ -220,7 +220,7 @@ class Service:
             max_tokens=min(fields.max_tokens or limits.default_max_tokens, limits.max_length - len(tokens)),
             params=self._sampling(fields),
             depth=depth,
-            drafter=self._settings.drafter_of(workload) if depth else "",
+            drafter=self._settings.drafter_of(workload, fields.thinking) if depth else "",
             workload=workload,
             stream=fields.stream,
             echo="" if fields.exclude_input_in_output else prompt_text,

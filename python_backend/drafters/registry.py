@@ -1,14 +1,19 @@
-"""All drafters by the name that settings use."""
+"""All drafters by the kind that settings name."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
+from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.prompt_lookup import PromptLookup
 from python_backend.engines.base import DrafterEngine
-from python_backend.settings import DrafterSettings, Settings
+from python_backend.engines.checkpoint import resolve_checkpoint
+from python_backend.settings import ROOT, DrafterSettings, Settings
 
 Builder = Callable[[str, DrafterSettings, Settings], DrafterEngine]
+
+NETWORK = "network"
 
 
 def _prompt_lookup(name: str, drafter: DrafterSettings, settings: Settings) -> DrafterEngine:
@@ -18,7 +23,22 @@ def _prompt_lookup(name: str, drafter: DrafterSettings, settings: Settings) -> D
     )
 
 
-BUILDERS: dict[str, Builder] = {"prompt_lookup": _prompt_lookup}
+def _network(name: str, drafter: DrafterSettings, settings: Settings) -> DrafterEngine:
+    from python_backend.drafters.engine import NetworkDrafter  # torch only where it serves
+
+    limits = settings.coordinator
+    return NetworkDrafter(
+        name,
+        weights_folder(name, drafter),
+        resolve_checkpoint(settings),
+        limits.max_sequences,
+        limits.max_length,
+        drafter.device,
+        drafter.eight_bit,
+    )
+
+
+BUILDERS: dict[str, Builder] = {"prompt_lookup": _prompt_lookup, NETWORK: _network}
 
 
 def build_drafter(name: str, settings: Settings) -> DrafterEngine:
@@ -29,3 +49,18 @@ def build_drafter(name: str, settings: Settings) -> DrafterEngine:
     if drafter.kind not in BUILDERS:
         raise ValueError(f"drafters.{name}.kind is '{drafter.kind}': expected one of {sorted(BUILDERS)}")
     return BUILDERS[drafter.kind](name, drafter, settings)
+
+
+def weights_folder(name: str, drafter: DrafterSettings) -> Path:
+    """Where a network's weights are: beside its Triton model, unless the settings say otherwise."""
+    return drafter.weights or ROOT / "model_repository" / name / "1"
+
+
+def layers_read(settings: Settings) -> tuple[int, ...]:
+    """The layers that the target must capture for its drafters, ascending."""
+    configs = [
+        DrafterConfig.read(weights_folder(name, drafter))
+        for name, drafter in settings.drafters.items()
+        if drafter.kind == NETWORK
+    ]
+    return tuple(sorted({layer for config in configs for layer in config.feature_layers}))

@@ -6,6 +6,7 @@ import os
 from importlib import import_module
 from typing import cast
 
+from python_backend.drafters.registry import layers_read
 from python_backend.engines.base import TargetEngine
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.settings import EngineName, Settings
@@ -25,7 +26,10 @@ def build_target(settings: Settings) -> TargetEngine:
     folder = resolve_checkpoint(settings)
     module, name = ENGINES[settings.target.engine].split(":")
     engine = getattr(import_module(module), name)
-    return cast(TargetEngine, engine(folder, settings.target, settings.coordinator))
+    target = settings.target
+    if not target.feature_layers:
+        target = target.model_copy(update={"feature_layers": layers_read(settings)})
+    return cast(TargetEngine, engine(folder, target, settings.coordinator))
 
 
 def share_cores() -> None:
