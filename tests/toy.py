@@ -72,12 +72,10 @@ class ToyTarget:
                 held[i] = end
             self.history.tokens[opening.slot[i], : len(tokens)] = tokens
         self.stored[opening.slot] = held
+        if not held.any() or not self.feature_size:
+            return Opened(held, np.zeros_like(held), np.zeros((0, 0), np.float32))
         features = [np.repeat(np.arange(1, n + 1)[:, None], self.feature_size, axis=1) for n in held]
-        return Opened(
-            held=held,
-            feature_count=held if self.feature_size else np.zeros_like(held),
-            features=np.concatenate(features).astype(np.float32) if self.feature_size else np.zeros((0, 0), np.float32),
-        )
+        return Opened(held, held, np.concatenate(features).astype(np.float32))
 
     def step(self, step: TargetStep) -> TargetResult:
         step = TargetStep.decode(step.encode())

@@ -32,6 +32,7 @@ class DecodeLoop:
         target: TargetEngine,
         drafters: dict[str, DrafterEngine],
         feature_columns: dict[str, Array],
+        router: Router,
         scheduler: Scheduler,
         policy: Policy,
         table: CostTable | None,
@@ -39,6 +40,7 @@ class DecodeLoop:
         step_log: StepLog,
     ) -> None:
         self.target, self.drafters, self.feature_columns = target, drafters, feature_columns
+        self.router = router
         self.scheduler, self.policy, self.table = scheduler, policy, table
         self.metrics, self.step_log = metrics, step_log
         self.prefix_block = target.describe().prefix_block
@@ -92,7 +94,7 @@ class DecodeLoop:
         features = np.split(opened.features, row_starts(opened.feature_count)[1:-1])
         for sequence, held, rows in zip(starting, opened.held.tolist(), features, strict=True):
             sequence.cached = held
-            if sequence.drafter and len(self.feature_columns[sequence.drafter]):
+            if held and opened.features.shape[1] and sequence.drafter:
                 sequence.features.append(rows)
         return int(opened.held.sum())
 
@@ -161,7 +163,7 @@ class DecodeLoop:
                 sequence.cached += rows
                 tokens = [] if sequence.prefilling else [int(result.next_token[i])]
                 report.prompt_rows += rows
-            if sequence.drafter and len(self.feature_columns[sequence.drafter]):
+            if result.features.shape[1] and sequence.drafter:
                 sequence.features.append(features[i])
             sequence.log_probs += log_probs[i].tolist()
             if tokens and sequence.output_length == 0:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from python_backend.engines.block_pool import BlockPool
 from python_backend.protocol import Array, row_starts
+from python_backend.rows import row_owners
 
 
 class BlockIndices(NamedTuple):
@@ -111,8 +112,8 @@ class BlockTables:
 
     def places(self, slot: Array, past: Array, count: Array) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64]]:
         """(block, row in it) of each of `count` rows from row `past` on of every slot, packed."""
-        owner = np.repeat(np.arange(len(slot)), count)
-        row = np.arange(len(owner)) - row_starts(count)[owner] + past[owner]
+        owner, offset = row_owners(count)
+        row = past[owner] + offset
         return self.table[slot[owner], row // self.block_size], row % self.block_size
 
     def _chain(self, parent: bytes, tokens: npt.NDArray[np.int32]) -> Iterator[bytes]:
