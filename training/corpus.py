@@ -8,7 +8,6 @@ Features can always be computed again from the tokens; only the tokens are shipp
 
 from __future__ import annotations
 
-import json
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
@@ -29,7 +28,6 @@ from training.sampler import Written
 from training.stops import STOPS
 
 MANIFEST = "manifest.json"
-SHIPPED = Path(__file__).parent / "data" / "corpus.zip"
 PREFILL_ROWS = 512  # rows of a pass that computes features again
 
 
@@ -215,9 +213,3 @@ def unpack(archive: Path, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with zipfile.ZipFile(archive) as packed:
         packed.extractall(folder)
-
-
-def read_manifest(folder: Path) -> dict[str, object]:
-    """Provenance of a corpus: see training.synthesize."""
-    manifest: dict[str, object] = json.loads((folder / MANIFEST).read_text())
-    return manifest
