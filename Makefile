@@ -37,7 +37,7 @@ test: setup ## all tests, those against a running Triton included
 	@$(RUN) pytest $(ARGS)
 
 test-fast: setup ## the tests that need neither a server nor the embedded model
-	@$(RUN) pytest -m "not server and not embedded" $(ARGS)
+	@$(RUN) pytest -m "not server and not embedded and not export" $(ARGS)
 
 lint: setup ## ruff and mypy
 	@$(RUN) ruff check

@@ -4,7 +4,8 @@ The dynamic dimensions of a graph carry names, and the name alone says the range
 
     sequences   drafting sequences of a step, 1 to B
     rows        packed context rows that a step appends, 1 to R
-    context     rows of context that a sequence has, 1 to the longest sequence
+    chunk       context rows of one sequence in one call, 1 to 16; longer prompts take several
+    context     rows of memory that a sequence has for its context, 1 to the longest sequence
 
 Types are taken as the graph has them (a strongly typed network), so its bfloat16 stays bfloat16. Not run on hardware
 yet: TensorRT exists in the container only.
@@ -21,6 +22,7 @@ import typer
 if TYPE_CHECKING:
     import tensorrt as trt
 
+CHUNK = 16
 WORKSPACE_BYTES = 4 << 30  # for TensorRT's tactics while it builds and runs one graph
 
 
@@ -42,6 +44,7 @@ def ranges(sequences: int, rows: int, context: int) -> dict[str, Range]:
     return {
         "sequences": Range(1, usual, sequences),
         "rows": Range(1, min(rows, 4 * usual), rows),
+        "chunk": Range(1, 4, CHUNK),
         "context": Range(1, max(1, context // 4), context),
     }
 

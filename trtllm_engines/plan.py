@@ -88,19 +88,16 @@ def fit(plan: Plan, memory: float) -> Fit:
 
 def _uses(recipe: Recipe, precision: Precision) -> tuple[Use, ...]:
     geometry, gpus = recipe.geometry, recipe.tensor_parallel
-    copies = parameters(geometry).embedding + parameters(geometry).head
+    borrowed = 2 * geometry.vocabulary * geometry.hidden * BF16
     drafters = (
-        Use(
-            name,
-            (drafter_parameters(drafter, geometry) + copies) * BF16,
-            f"{drafter.kind}, bfloat16, with its own copy of embedding and head",
-        )
+        Use(name, drafter_parameters(drafter, geometry) * BF16, f"{drafter.kind}, bfloat16")
         for name, drafter in recipe.drafters.items()
     )
     captured = len(recipe.captured_layers)
     return (
         Use("weights", weight_bytes(geometry, precision, gpus), f"{precision}" + (f", 1 of {gpus}" * (gpus > 1))),
         *drafters,
+        Use("embedding, head", borrowed, "bfloat16, one copy for all drafters"),
         Use(
             "logits",
             recipe.verify_rows * geometry.vocabulary * FP32,
