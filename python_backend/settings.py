@@ -44,6 +44,9 @@ class TargetSettings(Section):
     prefix_cache: int = Field(
         8192, ge=0, description="KV rows kept for prompts that begin alike, 0 = none; torch keeps none"
     )
+    hosts_drafters: bool = Field(
+        False, description="trained drafters run in the target's process, so that features stay on its device"
+    )
     feature_layers: tuple[int, ...] = Field((), description="captured hidden layers; by default what the drafters read")
 
     @model_validator(mode="after")
@@ -56,6 +59,10 @@ class TargetSettings(Section):
         if self.engine != "openvino" and (self.weights, self.invariant) != ("exact", False):
             raise ValueError(
                 f"target.weights {self.weights} with target.invariant {self.invariant} needs target.engine openvino"
+            )
+        if self.engine == "openvino" and self.hosts_drafters:
+            raise ValueError(
+                "target.hosts_drafters needs target.engine torch or tensorrt_llm: openvino's features are wired"
             )
         if (self.engine == "tensorrt_llm") != (self.engine_folder is not None):
             raise ValueError(
@@ -81,6 +88,10 @@ class CoordinatorSettings(Section):
     depth: int = Field(7, ge=0, le=64, description="drafts per sequence and step, D")
     prefill_rows: int = Field(256, ge=1, description="prompt rows of one step, beside the decoding rows")
     default_max_tokens: int = Field(256, ge=1, description="output tokens where the request names none")
+    router: Path = Field(
+        ROOT / "python_backend" / "coordinator" / "router.safetensors",
+        description="classifier of prompts; where it does not fit the target, key words decide",
+    )
     deadline_s: float = Field(600.0, gt=0, description="longest life of a request without a timeout of its own")
     drain_s: float = Field(20.0, ge=0, description="how long a shutdown waits for running requests")
     step_log: Path | None = Field(None, description="file that gets one JSON line a step")

@@ -22,7 +22,7 @@ from python_backend.engines.factory import build_target
 from python_backend.settings import Settings, load
 from python_backend.tokenizer import end_ids
 from training.batches import read_texts
-from training.corpus import Corpus, read_manifest
+from training.corpus import MANIFEST, Corpus
 from training.curve import TrainingReport, plot_curve
 from training.evaluate import HeldOut, evaluate
 from training.recipe import Recipe, read_recipe
@@ -92,7 +92,7 @@ def main(
         trainer.run(folder, report.line)
     save(network, folder)
     plot_curve(trainer.progress.history, folder / "curve.png")
-    card = make_card(recipe, read_manifest(source.folder), trainer, covered, initial) | measure(
+    card = make_card(recipe, json.loads((source.folder / MANIFEST).read_text()), trainer, covered, initial) | measure(
         network, [s for s in zip(measured, samples, strict=True) if s[1].temperature == 0], recipe
     )
     (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n")

@@ -15,6 +15,7 @@ from python_backend.coordinator.emit import Response, append, respond
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepLog, StepReport, record_load
 from python_backend.coordinator.request import RequestError
+from python_backend.coordinator.router import Router
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
 from python_backend.engines.base import DrafterEngine, EngineError, EngineLostError, TargetEngine
@@ -44,6 +45,8 @@ class DecodeLoop:
         self.scheduler, self.policy, self.table = scheduler, policy, table
         self.metrics, self.step_log = metrics, step_log
         self.prefix_block = target.describe().prefix_block
+        described = {name: drafter.describe() for name, drafter in drafters.items()}
+        self.readers = {name for name, drafter in described.items() if drafter.feature_size or drafter.hosted}
         self.outgoing: list[Response] = []
 
     def step(self) -> bool:
@@ -138,7 +141,7 @@ class DecodeLoop:
 
     def verify(self, batch: Batch, choice: Choice, draft_ids: Array, report: StepReport) -> TargetResult:
         """One call with the rows of all sequences: anchors with kept drafts, then prompt chunks."""
-        step = _target_step(batch, choice.kept, draft_ids)
+        step = _target_step(batch, choice.kept, draft_ids, self.readers)
         self.send()
         start = time.perf_counter()
         result = self.target.step(step)
@@ -168,6 +171,7 @@ class DecodeLoop:
             sequence.log_probs += log_probs[i].tolist()
             if tokens and sequence.output_length == 0:
                 self.metrics.observe("angelspec_time_to_first_token_s", time.monotonic() - sequence.arrived)
+                self.router.settle(sequence)
             used, reason = append(sequence, tokens)
             report.emitted += used
             if i < len(batch.decoding):
@@ -270,7 +274,8 @@ def _drafter_step(group: list[Sequence], depth: int, columns: Array) -> DrafterS
     )
 
 
-def _target_step(batch: Batch, kept: Array, draft_ids: Array) -> TargetStep:
+def _target_step(batch: Batch, kept: Array, draft_ids: Array, readers: set[str]) -> TargetStep:
+    """readers: the drafters that read features."""
     rows: list[list[int]] = []
     for i, sequence in enumerate(batch.decoding):
         rows.append([sequence.anchor, *draft_ids[i, : kept[i]].tolist()])
@@ -286,4 +291,5 @@ def _target_step(batch: Batch, kept: Array, draft_ids: Array) -> TargetStep:
         sample=np.array(sample, dtype=np.bool_),
         draft_count=np.concatenate([kept, np.zeros(len(batch.chunks), dtype=np.int64)]).astype(np.int32),
         token_ids=np.array([t for r in rows for t in r], dtype=np.int32),
+        unread=np.array([s.slot for s in sequences if readers and s.drafter not in readers], dtype=np.int32),
     )

@@ -13,6 +13,7 @@ from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.stream import TextStream
 from python_backend.protocol import Array, Tensors
 from python_backend.sampling.params import SamplingParams
+from python_backend.settings import Workload
 
 NO_SLOT = -1
 
@@ -75,13 +76,15 @@ class Sequence:
     params: SamplingParams
     depth: int  # drafts per step; 0 = plain decoding
     drafter: str  # Triton model that drafts for it; "" once it failed
-    workload: str
+    workload: Workload
     stream: bool
     echo: str  # text sent before the output
     text: TextStream
     responder: Responder
     deadline: float  # time.monotonic()
 
+    thinking: bool = False
+    undecided: bool = False  # the workload is a guess by key words
     slot: int = NO_SLOT
     opened: bool = False  # the target was asked what it holds of the prompt
     cached: int = 0  # committed rows in the target's KV

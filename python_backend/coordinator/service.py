@@ -17,7 +17,7 @@ from python_backend.coordinator.loop import DecodeLoop
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepLog
 from python_backend.coordinator.request import Fields, RequestError, invalid
-from python_backend.coordinator.router import route
+from python_backend.coordinator.router import Router, route
 from python_backend.coordinator.scheduler import Scheduler
 from python_backend.coordinator.sequence import Responder, Sequence
 from python_backend.coordinator.stream import TextStream
@@ -160,6 +160,7 @@ class Service:
             self._target,
             self._drafters,
             {name: handshake.feature_columns(target, drafter) for name, drafter in drafters.items()},
+            Router(self._settings, target),
             self._scheduler,
             policy,
             self._table,
@@ -222,6 +223,8 @@ class Service:
             depth=depth,
             drafter=self._settings.drafter_of(workload, fields.thinking) if depth else "",
             workload=workload,
+            undecided=fields.workload == "auto",
+            thinking=fields.thinking,
             stream=fields.stream,
             echo="" if fields.exclude_input_in_output else prompt_text,
             text=TextStream(self._codec.decode, fields.stop_words),
