@@ -122,7 +122,8 @@ def _build(recipe: Recipe, precision: Precision, folders: Folders) -> Step:
         *("--speculative_decoding_mode", "draft_tokens_external"),
         *("--max_draft_len", str(recipe.depth)),
         *("--logits_dtype", "float32"),
-        *("--workers", str(recipe.tensor_parallel)),
+        # More would build in processes that cannot find a class loaded from a file.
+        *("--workers", "1"),
     )
     return Step("build", "the target's engine", ("trtllm-build", *arguments), "trtllm-build", arguments)
 
