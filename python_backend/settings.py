@@ -79,6 +79,13 @@ class DrafterSettings(Section):
     eight_bit: bool = Field(True, description="network, on a CPU: weights rounded to 8 bits; only drafts can change")
     max_ngram: int = Field(4, ge=1, le=16, description="longest n-gram that prompt lookup searches")
     min_ngram: int = Field(1, ge=1, description="shortest one")
+    in_process: bool = Field(False, description="prompt_lookup: in the coordinator's process, no call to its model")
+
+    @model_validator(mode="after")
+    def _light_enough(self) -> Self:
+        if self.in_process and self.kind != "prompt_lookup":
+            raise ValueError(f"in_process is for prompt_lookup, not for a {self.kind}: it would hold up the loop")
+        return self
 
 
 class CoordinatorSettings(Section):
