@@ -27,7 +27,7 @@ def main(engine: str, threads: str, weights: str = "exact") -> None:
 
 def measure(target: TargetEngine, prompts: worker.Prompts, steps: int) -> float:
     slots = np.arange(len(prompts), dtype=np.int32)
-    tokens = [target.step(make_step(slots[i : i + 1], 0, [p])).next_token[0] for i, p in enumerate(prompts)]
+    tokens = list(target.step(make_step(slots, 0, prompts)).next_token)
     past, stamps = len(prompts[0]), []
     for _ in range(steps + 1):
         tokens = list(target.step(make_step(slots, past, [[int(t)] for t in tokens])).next_token)
