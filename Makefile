@@ -14,7 +14,7 @@ ENGINES_PYTHON ?= $(shell python3 -c "import importlib.util as u, sys; sys.exit(
 	&& echo python3 || echo .venv/bin/python)
 ENGINES_SETUP = $(if $(filter .venv%,$(ENGINES_PYTHON)),setup)
 
-.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine plan engines clean
+.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine plan engines train-drafters eval-drafters clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -58,6 +58,20 @@ plan: setup ## memory and batch of a target on H20 (TARGET=qwen3-8b, PRECISION=f
 
 engines: $(ENGINES_SETUP) ## build TensorRT-LLM engines (TARGET=, PRECISION=, DRY_RUN=1)
 	@$(ENGINES_PYTHON) -m build_scripts.engines $(ENGINES_ARGS) $(ARGS)
+
+# Each step goes on where it was stopped. To write a corpus anew: python -m training.synthesize
+train-drafters: setup ## the shipped drafters again, from the target and the shipped corpus (hours)
+	@$(RUN) training.ship unpack train
+	@$(RUN) training.ship unpack held_out
+	@$(RUN) training.train training/recipes/dfly.yaml $(ARGS)
+	@$(RUN) training.train training/recipes/mtp.yaml $(ARGS)
+	@$(RUN) training.publish dfly drafter_dfly
+	@$(RUN) training.publish mtp drafter_mtp
+	@$(RUN) training.eval_drafters --calibrate
+
+eval-drafters: setup ## acceptance of the served drafters on held-out texts, and a plot
+	@$(RUN) training.ship unpack held_out
+	@$(RUN) training.eval_drafters --plot .cache/drafters.png $(ARGS)
 
 clean: ## remove the environment, the fetched model, cost tables and logs
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -31,8 +31,7 @@ from training.synthesize import FEATURE_LAYERS, synthesis_settings
 from training.trainer import Trainer, drafter_config, fresh_network
 from training.vocabulary import choose_vocabulary, coverage, measure_scale
 
-MIN_COVERAGE = 0.97  # of held-out response tokens; what is not covered can never be accepted
-
+MEASURED_TEXTS = 60  # after training; `make eval-drafters` takes all
 console = Console()
 
 
@@ -54,6 +53,9 @@ def main(
     initial: Annotated[Path | None, typer.Option(help="Drafter folder whose weights to start from.")] = None,
     threads: Annotated[int, typer.Option(min=0, help="0: one per core.")] = 0,
     device: Annotated[str, typer.Option(help="cpu, cuda")] = "cpu",
+    min_coverage: Annotated[
+        float, typer.Option(help="Of held-out response tokens; what is not covered can never be accepted.")
+    ] = 0.97,
 ) -> None:
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     settings = load()
@@ -67,21 +69,22 @@ def main(
         measured = read_texts(samples, FEATURE_LAYERS, recipe.feature_layers, shape.layers)
     console.print(f"{len(texts):,} texts, {sum(len(t.ids) for t in texts):,} tokens; {len(measured)} held out")
 
+    draft_ids = choose_vocabulary(texts, shape.vocabulary_size, recipe.draft_vocabulary_size, end_ids(checkpoint))
     if initial:
-        network = load_network(initial, checkpoint)
+        network = load_network(initial, checkpoint, draft_ids)
     else:
         network = fresh_network(
             recipe,
             drafter_config(recipe, shape, weights_sha256(checkpoint)),
             target_parts(checkpoint),
             load_weights(checkpoint) if recipe.copy_layers else {},
-            choose_vocabulary(texts, shape.vocabulary_size, recipe.draft_vocabulary_size, end_ids(checkpoint)),
+            draft_ids,
             measure_scale(texts, len(recipe.feature_layers), shape.hidden_size),
         )
     covered = coverage(measured, network.draft_ids)
     console.print(f"the draft vocabulary covers {covered:.1%} of held-out response tokens")
-    if covered < MIN_COVERAGE:
-        console.print(f"[red]that is below {MIN_COVERAGE:.0%}: write a broader corpus, or draft from more tokens")
+    if covered < min_coverage:
+        console.print(f"[red]that is below {min_coverage:.0%}: write a broader corpus, or draft from more tokens")
         raise typer.Exit(1)
 
     folder = settings.cache_dir / "training" / "runs" / (name or recipe_file.stem)
@@ -91,9 +94,10 @@ def main(
     with TrainingReport(console, recipe.steps, trainer.progress.step) as report:
         trainer.run(folder, report.line)
     save(network, folder)
-    plot_curve(trainer.progress.history, folder / "curve.png")
+    if trainer.progress.history:
+        plot_curve(trainer.progress.history, folder / "curve.png")
     card = make_card(recipe, json.loads((source.folder / MANIFEST).read_text()), trainer, covered, initial) | measure(
-        network, [s for s in zip(measured, samples, strict=True) if s[1].temperature == 0], recipe
+        network, [p for p in zip(measured, samples, strict=True) if p[1].temperature == 0], recipe
     )
     (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n")
     console.print(f"weights, card and curve: {folder}")
@@ -101,7 +105,7 @@ def main(
 
 def measure(network: Network, pairs: list[tuple], recipe: Recipe) -> dict[str, object]:  # type: ignore[type-arg]
     """Acceptance on the held-out texts."""
-    texts, samples = zip(*pairs, strict=True)
+    texts, samples = zip(*pairs[:: -(-len(pairs) // MEASURED_TEXTS)], strict=True)
     pooled = evaluate(network.cpu(), HeldOut(texts, samples), recipe.depth)
     for domain, acceptance in pooled.items():
         by_position = " ".join(f"{c:.3f}" for c in acceptance.cumulative)

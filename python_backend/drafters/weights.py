@@ -49,10 +49,11 @@ def save(network: DraftNetwork, folder: Path) -> None:
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
 
 
-def load(folder: Path, checkpoint: Path) -> BlockDrafter | RecurrentDrafter:
+def load(folder: Path, checkpoint: Path, draft_ids: Tensor | None = None) -> BlockDrafter | RecurrentDrafter:
     """The network of a folder, in float32, over the target that it was trained for.
 
-    checkpoint: the target's folder. Raises CheckpointError naming what is missing, or both checksums where it belongs
+    checkpoint: the target's folder. draft_ids: as many other tokens to draft instead, for further training; what a
+    Markov head has learned of tokens is then wrong. Raises CheckpointError naming what is missing, or both checksums where it belongs
     to another target.
     """
     if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
@@ -65,6 +66,8 @@ def load(folder: Path, checkpoint: Path) -> BlockDrafter | RecurrentDrafter:
             f"'{checkpoint}' has {found[:12]}…: train one for this target"
         )
     state = load_file(folder / WEIGHTS)
+    if draft_ids is not None:
+        state["draft_ids"] = draft_ids
     network = build_network(config, target_parts(checkpoint), state["draft_ids"], state["feature_scale"].float())
     network.load_state_dict({n: t if n in EXACT else t.float() for n, t in state.items()})
     return network

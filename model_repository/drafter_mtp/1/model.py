@@ -1,0 +1,1 @@
+../../drafter_prompt_lookup/1/model.py
