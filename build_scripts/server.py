@@ -20,6 +20,7 @@ from pydantic import ValidationError
 
 from build_scripts import triton_install
 from build_scripts.triton_install import PreflightError
+from python_backend.drafters.registry import hosted
 from python_backend.engines.checkpoint import CheckpointError, resolve_checkpoint
 from python_backend.settings import ROOT, Settings, load
 from python_backend.triton_bridge.link import link_folder
@@ -87,6 +88,11 @@ class TritonServer:
     @property
     def metrics_url(self) -> str:
         return f"{self.host}:{self.ports['metrics']}"
+
+    @property
+    def _engines(self) -> list[str]:
+        """The models that run engines; drafters in the target's process have none."""
+        return [TARGET, *(name for name in self.settings.drafters if name not in hosted(self.settings))]
 
     def __enter__(self) -> Self:
         self.start()
@@ -171,7 +177,7 @@ class TritonServer:
 
     def command(self) -> list[str]:
         """The words that start tritonserver."""
-        preloaded = [TARGET, *self.settings.drafters, TWIN]
+        preloaded = [*self._engines, TWIN]
         return [
             str(self._install.binary),
             f"--model-repository={self.repository}",
@@ -189,7 +195,7 @@ class TritonServer:
         ]
 
     def _wait_until_live(self) -> None:
-        self.report(f"loading {', '.join([TARGET, *self.settings.drafters])}")
+        self.report(f"loading {', '.join(self._engines)}")
         with httpx.Client(base_url=f"http://{self.http_url}", timeout=2.0) as client:
             while True:
                 self._check_running()

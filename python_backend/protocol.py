@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -21,6 +21,7 @@ Tensors = dict[str, Array]
 
 STEP, DESCRIBE, OPEN, RELEASE = "step", "describe", "open", "release"
 OPERATION = "operation"  # request parameter that selects one of them
+HOSTED = "drafter"  # request parameter: the drafter in the target's process that a call is for
 DESCRIPTION = "description"  # STRING [1]: JSON of a Description
 NO_TOKEN = -1
 
@@ -176,6 +177,8 @@ class TargetStep(SamplingColumns):
     sample: Array = column(np.bool_, "B", filled(True))  # false: a prompt chunk that is not the last
     draft_count: Array = column(np.int32, "B", filled(0))  # trailing rows that are drafts; 0 for a prompt chunk
     token_ids: Array = column(np.int32, "R")
+    unread: Array = column(np.int32, None, no_items, default_factory=partial(np.zeros, 0, np.int32))
+    # slots whose features nobody reads: they may be left out
 
     batch_column = "slot"
 
@@ -331,6 +334,7 @@ class Description:
     feature_size: int  # F
     max_depth: int = 0  # drafter: the longest draft
     target_sha256: str = ""  # drafter: the target it was trained for; empty = any
+    hosted: bool = False  # drafter: in the target's process, where it finds its features by slot and position
     prefix_block: int = 0  # target: rows that sequences share at a time; 0 = it shares none and is not asked to `open`
 
 

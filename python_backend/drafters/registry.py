@@ -56,6 +56,12 @@ def weights_folder(name: str, drafter: DrafterSettings) -> Path:
     return drafter.weights or ROOT / "model_repository" / name / "1"
 
 
+def hosted(settings: Settings) -> list[str]:
+    """The drafters that have no Triton model of their own: they live in the target's process."""
+    drafters = settings.drafters.items() if settings.target.hosts_drafters else ()
+    return [name for name, drafter in drafters if drafter.kind == NETWORK]
+
+
 def layers_read(settings: Settings) -> tuple[int, ...]:
     """The layers that the target must capture for its drafters, ascending."""
     configs = [

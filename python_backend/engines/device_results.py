@@ -11,12 +11,12 @@ from python_backend.protocol import Array, TargetResult
 from python_backend.sampling.verify import Acceptance
 
 
-def result_of(acceptance: Acceptance, committed: Array, captures: bool) -> TargetResult:
-    """A step's result but for the features. committed: [B] rows that the step adds to each slot."""
+def result_of(acceptance: Acceptance, counts: Array, captures: bool) -> TargetResult:
+    """A step's result but for the features. counts: [B] rows whose features are read."""
     return TargetResult(
         accepted=acceptance.accepted,
         next_token=acceptance.next_token,
-        feature_count=committed if captures else np.zeros_like(committed),
+        feature_count=counts if captures else np.zeros_like(counts),
         features=np.zeros((0, 0), dtype=np.float32),
         log_prob_count=acceptance.log_prob_count,
         log_probs=acceptance.log_probs,

@@ -6,8 +6,9 @@ import os
 from importlib import import_module
 from typing import cast
 
-from python_backend.drafters.registry import layers_read
-from python_backend.engines.base import TargetEngine
+from python_backend.coordinator.handshake import feature_columns
+from python_backend.drafters.registry import build_drafter, hosted, layers_read
+from python_backend.engines.base import DrafterEngine, TargetEngine
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.settings import EngineName, Settings
 
@@ -30,6 +31,22 @@ def build_target(settings: Settings) -> TargetEngine:
     if not target.feature_layers:
         target = target.model_copy(update={"feature_layers": layers_read(settings)})
     return cast(TargetEngine, engine(folder, target, settings.coordinator))
+
+
+def build_host(settings: Settings) -> tuple[TargetEngine, dict[str, DrafterEngine]]:
+    """The target, and the drafters that live in its process. Raises what `build_target` and `build_drafter` raise."""
+    target = build_target(settings)
+    names = hosted(settings)
+    if not names:
+        return target, {}
+    from python_backend.engines.hosted import DeviceTarget, FeatureStore, HostedDrafter, HostingTarget  # torch
+
+    store = FeatureStore(settings.coordinator.max_sequences)
+    drafters: dict[str, DrafterEngine] = {}
+    for name in names:
+        drafter = build_drafter(name, settings)
+        drafters[name] = HostedDrafter(drafter, store, feature_columns(target.describe(), drafter.describe()))
+    return HostingTarget(cast(DeviceTarget, target), store), drafters
 
 
 def share_cores() -> None:

@@ -62,7 +62,7 @@ class FeatureStore:
                 self._rows[s] = torch.cat((before[:kept], rows))
 
     def take(self, slot: int, past: int, count: int) -> Tensor:
-        """[count, F], which are then forgotten. Raises ProtocolError where they are not there."""
+        """[count, F]; those before them are forgotten. Raises ProtocolError where they are not there."""
         rows, begin = self._rows[slot], self._begin[slot]
         held = 0 if rows is None else len(rows)
         if rows is None or past < begin or past + count > begin + held:
@@ -70,9 +70,8 @@ class FeatureStore:
                 f"tensor 'context_count' asks for the features of rows {past} to {past + count - 1} of slot {slot}, "
                 f"the target holds those of {held} rows from {begin} on"
             )
-        last = past + count - begin
-        self._rows[slot], self._begin[slot] = (rows[last:] if last < held else None), past + count
-        return rows[past - begin : last]
+        self._rows[slot], self._begin[slot] = rows[past - begin :], past
+        return rows[past - begin : past - begin + count]
 
     def release(self, slot: Array) -> None:
         for s in slot.tolist():
@@ -99,17 +98,19 @@ class HostingTarget:
 
 
 class HostedDrafter:
-    """A `DrafterEngine` that finds the features of its context in the store, unless a call brings its own."""
+    """A `DrafterEngine` that finds the features of its context in the store."""
 
     def __init__(self, engine: DrafterEngine, store: FeatureStore, columns: Array) -> None:
         """columns: of the target's features, those that it reads."""
         self._engine, self._store, self._columns = engine, store, columns
-        self.describe, self.release = engine.describe, engine.release
+        self.release = engine.release
+
+    def describe(self) -> Description:
+        """It needs no features by wire."""
+        return replace(self._engine.describe(), hosted=True, feature_layers=(), feature_size=0)
 
     def step(self, step: DrafterStep) -> DrafterResult:
-        if step.features.shape[1] == 0:
-            step = replace(step, features=self._features(step))
-        return self._engine.step(step)
+        return self._engine.step(replace(step, features=self._features(step)))
 
     def _features(self, step: DrafterStep) -> Any:
         """[C, F'] on the device, in the place of the array that comes by wire."""

@@ -97,6 +97,11 @@ class Slots:
             raise ProtocolError(f"tensor 'slot' is {slot[i]} for sequence {i}, limit 0 to {self.count - 1}")
 
 
+def feature_counts(step: TargetStep, committed: Array) -> Array:
+    """[B] committed rows whose features somebody reads."""
+    return np.where(np.isin(step.slot, step.unread), 0, committed).astype(np.int32) if len(step.unread) else committed
+
+
 def committed_rows(step: TargetStep, committed: Array) -> npt.NDArray[np.int64]:
     """[C] packed rows that were committed: the first committed[i] of each sequence."""
     owner, offset = row_owners(committed)

@@ -12,7 +12,7 @@ from python_backend.engines.base import nothing_held
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
 from python_backend.engines.device_results import result_of, with_features
-from python_backend.engines.slots import Slots, check_fits, committed_rows
+from python_backend.engines.slots import Slots, check_fits, committed_rows, feature_counts
 from python_backend.engines.torch_attention import KvCache, plan
 from python_backend.engines.torch_network import Decoder, Pass
 from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
@@ -75,12 +75,12 @@ class TorchEngine:
         self.slots.begin(step)
         result = self.forward(step)
         acceptance = self._accept(step, self.network.head(result.hidden[logit_rows(step)]).float())
-        committed = self.slots.commit(step, acceptance.accepted)
+        counts = feature_counts(step, self.slots.commit(step, acceptance.accepted))
         features = None
         if result.captured:
-            rows = torch.from_numpy(committed_rows(step, committed)).to(self.target.device)
+            rows = torch.from_numpy(committed_rows(step, counts)).to(self.target.device)
             features = torch.cat([captured[rows] for captured in result.captured], dim=1)
-        return result_of(acceptance, committed, features is not None), features
+        return result_of(acceptance, counts, features is not None), features
 
     @torch.inference_mode()
     def forward(self, step: TargetStep) -> Pass:

@@ -15,10 +15,12 @@ from typing import TypeVar
 
 import triton_python_backend_utils as pb_utils
 
+from python_backend.drafters.registry import hosted
 from python_backend.engines.base import EngineError, EngineLostError
 from python_backend.protocol import (
     DESCRIBE,
     DESCRIPTION,
+    HOSTED,
     OPEN,
     OPERATION,
     RELEASE,
@@ -36,12 +38,14 @@ from python_backend.protocol import (
     TargetStep,
     Tensors,
 )
+from python_backend.settings import Settings
 from python_backend.triton_bridge.messages import pb_tensors
 
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result", bound=Message)
 
+TARGET = "target"  # the Triton model that serves the target
 READY_POLL_S = 0.05
 REMIND_S = 10.0
 CAN_RELOAD = os.environ.get("ANGELSPEC_MODEL_CONTROL") == "explicit"  # set by the launcher
@@ -64,9 +68,10 @@ def takes_calls(model: str) -> bool:
 class BlsEngine:
     """What target and drafters share. Every failure is an EngineError with the engine's own message."""
 
-    def __init__(self, model: str, closing: threading.Event) -> None:
-        """model: the Triton model to call. closing: ends the wait for it."""
+    def __init__(self, model: str, closing: threading.Event, hosted: str = "") -> None:
+        """model: the Triton model to call. closing: ends the wait for it. hosted: the drafter in it that is meant."""
         self._model, self._closing = model, closing
+        self._parameters = {HOSTED: hosted} if hosted else {}
 
     def describe(self) -> Description:
         """Ask the model, waiting until it is loaded."""
@@ -101,7 +106,7 @@ class BlsEngine:
             model_name=self._model,
             requested_output_names=list(outputs),
             inputs=pb_tensors(tensors),
-            parameters={OPERATION: operation},
+            parameters={OPERATION: operation, **self._parameters},
         )
         try:
             response = request.exec()
@@ -138,3 +143,12 @@ class BlsDrafter(BlsEngine):
 
     def step(self, step: DrafterStep) -> DrafterResult:
         return self._ask(STEP, step, DrafterResult)
+
+
+def bls_drafters(settings: Settings, closing: threading.Event) -> dict[str, BlsDrafter]:
+    """Every drafter of the settings, in its own model or within the target's."""
+    inside = hosted(settings)
+    return {
+        name: BlsDrafter(TARGET, closing, hosted=name) if name in inside else BlsDrafter(name, closing)
+        for name in settings.drafters
+    }

@@ -6,6 +6,7 @@ import json
 import logging
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -18,6 +19,7 @@ from python_backend.engines.base import DrafterEngine, TargetEngine
 from python_backend.protocol import (
     DESCRIBE,
     DESCRIPTION,
+    HOSTED,
     OPEN,
     OPERATION,
     RELEASE,
@@ -30,7 +32,7 @@ from python_backend.protocol import (
     TargetStep,
     Tensors,
 )
-from python_backend.triton_bridge.bls import takes_calls
+from python_backend.triton_bridge.bls import TARGET, takes_calls
 from python_backend.triton_bridge.link import Host, LinkClient, LinkServer, link_address
 from python_backend.triton_bridge.messages import error_response, parameters_of, response_of, tensors_of
 from python_backend.triton_bridge.observe import TritonMetrics
@@ -38,22 +40,26 @@ from python_backend.triton_bridge.outbox import Outbox, TritonResponder
 
 log = logging.getLogger(__name__)
 
-TARGET = "target"  # the Triton model that serves the target
+NOBODY: Mapping[str, Any] = {}
 MICROSECONDS = 1e-6
 
 
 class EngineModel:
-    """Serves an engine: the request parameter `operation` selects step, describe, open or release.
+    """Serves an engine: the request parameter `operation` selects step, describe, open or release, and `drafter` one of
+    the drafters that live beside a target.
 
     A broken contract is answered with INVALID_ARG, any other failure with INTERNAL and its text; the process lives on.
     """
 
-    def __init__(self, engine: Any, step: type[TargetStep] | type[DrafterStep]) -> None:
-        self._engine, self._step = engine, step
+    def __init__(
+        self, engine: Any, step: type[TargetStep] | type[DrafterStep], hosted: Mapping[str, EngineModel] = NOBODY
+    ) -> None:
+        self._engine, self._step, self._hosted = engine, step, hosted
 
     @classmethod
-    def of_target(cls, engine: TargetEngine) -> EngineModel:
-        return cls(engine, TargetStep)
+    def of_target(cls, engine: TargetEngine, drafters: Mapping[str, DrafterEngine] = NOBODY) -> EngineModel:
+        """drafters: those in this process."""
+        return cls(engine, TargetStep, {name: cls.of_drafter(drafter) for name, drafter in drafters.items()})
 
     @classmethod
     def of_drafter(cls, engine: DrafterEngine) -> EngineModel:
@@ -64,12 +70,21 @@ class EngineModel:
 
     def _answer(self, request: Any) -> Any:
         try:
-            return response_of(self._run(parameters_of(request), tensors_of(request, batched=False)))
+            parameters = parameters_of(request)
+            return response_of(self._of(parameters)._run(parameters, tensors_of(request, batched=False)))
         except ProtocolError as error:
             return error_response(str(error), "INVALID_ARG")
         except Exception as error:
             log.exception("engine call failed")
             return error_response(f"{type(error).__name__}: {error}", "INTERNAL")
+
+    def _of(self, parameters: dict[str, Any]) -> EngineModel:
+        name = parameters.get(HOSTED)
+        if name is None:
+            return self
+        if name not in self._hosted:
+            raise ProtocolError(f"parameter '{HOSTED}' is '{name}', expected one of {sorted(self._hosted)}")
+        return self._hosted[name]
 
     def _run(self, parameters: dict[str, Any], tensors: Tensors) -> Tensors:
         operation = parameters.get(OPERATION, STEP)

@@ -18,7 +18,7 @@ from python_backend.settings import ROOT
 REPOSITORY = ROOT / "model_repository"
 MODELS = sorted(folder.name for folder in REPOSITORY.iterdir())
 ENGINES = [(name, (DrafterStep,), (DrafterResult,)) for name in MODELS if name.startswith("drafter_")]
-ENGINES.append(("target", (TargetStep, Open), (TargetResult, Opened)))
+ENGINES.append(("target", (TargetStep, Open, DrafterStep), (TargetResult, Opened, DrafterResult)))
 
 
 def config(name):

@@ -5,6 +5,7 @@ The tokens are those of the PyTorch engine on the same checkpoint, one at a time
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,16 +21,19 @@ from build_scripts.server import REPOSITORY, TARGET
 from clients import transport
 from python_backend.settings import ROOT
 from tests.checkpoints import VOCABULARY, Part, load_engine, make_step, save_tiny
+from tests.drafters import save_drafter
 from tests.server.conftest import ServerUnderTest
 from tests.trtllm_engines.engine_folder import write_engine
 
 pytestmark = pytest.mark.server
 
+LOOKUP = "drafter_prompt_lookup"
 FAKES = ROOT / "tests" / "fakes"
 TOKENS = 40
-REQUESTS = [
-    {"prompt": [5, 6, 7, 8, 5, 6, 7, 8, 5, 6]},
-    {"prompt": list(range(20, 120)), "temperature": 0.8, "seed": 11},
+REQUESTS = [  # chat is drafted for by a network in the target's process, code by prompt lookup
+    {"prompt": [5, 6, 7, 8, 5, 6, 7, 8, 5, 6], "workload": "code"},
+    {"prompt": list(range(20, 120)), "temperature": 0.8, "seed": 11, "workload": "chat"},
+    {"prompt": [7, 7, 7, 9, 11, 13, 17], "workload": "chat"},
     {"prompt": [9] * 30, "temperature": 1.0, "top_p": 0.8, "seed": 12},
     {"prompt": [1, 2, 3, 1, 2, 3, 1, 2], "temperature": 0.6, "top_k": 9, "seed": 2**63 + 1, "repetition_penalty": 1.3},
 ]
@@ -43,7 +47,7 @@ WRONG_ENGINES = [
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random model with a tokenizer of words: "t17" is token 17."""
-    folder = save_tiny("qwen3", tmp_path_factory.mktemp("tiny") / "qwen3")
+    folder = save_tiny("llama3", tmp_path_factory.mktemp("tiny") / "llama3")
     words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
     PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
@@ -53,6 +57,12 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def engine_folder(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
     return write_engine(tmp_path_factory.mktemp("engine"), checkpoint, captured=(1, 3))
+
+
+@pytest.fixture(scope="module")
+def drafter_folder(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    """A random drafter that reads one of the captured layers."""
+    return save_drafter("mtp", tmp_path_factory.mktemp("drafter"), checkpoint, feature_layers=(3,))
 
 
 @pytest.fixture(scope="module")
@@ -69,12 +79,18 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trt_server(repository: Path, checkpoint: Path, engine_folder: Path) -> Iterator[ServerUnderTest]:
+def trt_server(
+    repository: Path, checkpoint: Path, engine_folder: Path, drafter_folder: Path
+) -> Iterator[ServerUnderTest]:
+    drafters = {"drafter_network": {"kind": "network", "weights": str(drafter_folder)}, LOOKUP: {}}
     environment = {
         "ANGELSPEC_TARGET__ENGINE": "tensorrt_llm",
         "ANGELSPEC_TARGET__CHECKPOINT": str(checkpoint),
         "ANGELSPEC_TARGET__ENGINE_FOLDER": str(engine_folder),
         "ANGELSPEC_TARGET__FEATURE_LAYERS": "[1, 3]",
+        "ANGELSPEC_TARGET__HOSTS_DRAFTERS": "true",
+        "ANGELSPEC_DRAFTERS": json.dumps(drafters),
+        "ANGELSPEC_ROUTES": json.dumps({"chat": "drafter_network", "code": LOOKUP, "math": LOOKUP}),
         "ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "4",
         "ANGELSPEC_COORDINATOR__MAX_LENGTH": "256",
         "ANGELSPEC_COORDINATOR__PREFILL_ROWS": "64",
@@ -82,6 +98,11 @@ def trt_server(repository: Path, checkpoint: Path, engine_folder: Path) -> Itera
     }
     with ServerUnderTest(repository=repository, environment=environment) as running:
         yield running
+
+
+def test_a_drafter_in_the_targets_process_has_no_model_of_its_own(trt_server: ServerUnderTest) -> None:
+    index = httpx.post(f"http://{trt_server.http_url}/v2/repository/index", timeout=30).json()
+    assert "drafter_network" not in {model["name"] for model in index}
 
 
 def ask(server: ServerUnderTest, request: dict[str, Any]) -> Any:
@@ -115,6 +136,7 @@ def test_the_server_gives_the_tokens_of_the_torch_engine(trt_server: ServerUnder
     answers = [ask(trt_server, request) for request in REQUESTS]
     for request, answer in zip(REQUESTS, answers, strict=True):
         assert list(answer.token_ids) == plain_decoding(checkpoint, request)
+        assert answer.summary.speculation.num_draft_tokens > 0
     assert sum(answer.summary.speculation.num_accepted_tokens for answer in answers) > 0
 
 

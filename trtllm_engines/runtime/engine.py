@@ -15,7 +15,7 @@ from python_backend.engines.base import EngineError, nothing_held
 from python_backend.engines.blocks import BlockTables
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.device_results import result_of, with_features
-from python_backend.engines.slots import Slots, committed_rows
+from python_backend.engines.slots import Slots, committed_rows, feature_counts
 from python_backend.protocol import Array, Description, Open, Opened, ProtocolError, TargetResult, TargetStep
 from python_backend.sampling.device import accept
 from python_backend.sampling.params import greedy_columns
@@ -96,9 +96,9 @@ class TensorRtTarget:
         with self._on_stream():
             logits = self.forward(step, logit_rows(step))
             acceptance = accept(step, logits, self.slots.history)
-            committed = self.slots.commit(step, acceptance.accepted)
-            features = self._features(committed_rows(step, committed))
-        return result_of(acceptance, committed, features is not None), features
+            counts = feature_counts(step, self.slots.commit(step, acceptance.accepted))
+            features = self._features(committed_rows(step, counts))
+        return result_of(acceptance, counts, features is not None), features
 
     def release(self, slot: Array) -> None:
         self.slots.release(slot)

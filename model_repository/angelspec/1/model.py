@@ -11,10 +11,11 @@ from python_backend import tokenizer
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.service import Service
 from python_backend.coordinator.text import TextCodec
+from python_backend.drafters.local import local_drafters
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.settings import load
-from python_backend.triton_bridge.bls import BlsDrafter, BlsTarget
-from python_backend.triton_bridge.models import TARGET, CoordinatorModel
+from python_backend.triton_bridge.bls import TARGET, BlsTarget, bls_drafters
+from python_backend.triton_bridge.models import CoordinatorModel
 from python_backend.triton_bridge.observe import log_to_triton
 
 
@@ -24,7 +25,7 @@ class TritonPythonModel:
         settings, closing = load(), threading.Event()
         folder = resolve_checkpoint(settings)
         codec = TextCodec(tokenizer.load_tokenizer(folder), tokenizer.end_ids(folder))
-        drafters = {name: BlsDrafter(name, closing) for name in settings.drafters}
+        drafters = bls_drafters(settings, closing) | local_drafters(settings)
         service = Service(settings, BlsTarget(TARGET, closing), drafters, codec, Metrics())
         self.model = CoordinatorModel(service, closing, json.loads(args["model_config"]))
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from python_backend.engines.factory import build_target
+from python_backend.engines.factory import build_host
 from python_backend.settings import load
 from python_backend.triton_bridge.models import EngineModel
 from python_backend.triton_bridge.observe import log_to_triton
@@ -14,7 +14,7 @@ from python_backend.triton_bridge.observe import log_to_triton
 class TritonPythonModel:
     def initialize(self, args):
         log_to_triton()
-        self.model = EngineModel.of_target(build_target(load()))
+        self.model = EngineModel.of_target(*build_host(load()))
 
     def execute(self, requests):
         return self.model.execute(requests)
