@@ -52,9 +52,9 @@ def save(network: DraftNetwork, folder: Path) -> None:
 def load(folder: Path, checkpoint: Path, draft_ids: Tensor | None = None) -> BlockDrafter | RecurrentDrafter:
     """The network of a folder, in float32, over the target that it was trained for.
 
-    checkpoint: the target's folder. draft_ids: as many other tokens to draft instead, for further training; what a
-    Markov head has learned of tokens is then wrong. Raises CheckpointError naming what is missing, or both checksums where it belongs
-    to another target.
+    checkpoint: the target's folder. draft_ids: as many tokens to draft instead of its own, to train on with; not for a
+    Markov head, which has learned what they are. Raises CheckpointError naming what is missing, or both checksums where
+    it belongs to another target.
     """
     if not (folder / CONFIG).is_file() or not (folder / WEIGHTS).is_file():
         raise CheckpointError(f"'{folder}' holds no {CONFIG} with {WEIGHTS}: run `make train-drafters`")
