@@ -77,7 +77,7 @@ def server() -> Iterator[ServerUnderTest]:
 
 @pytest.fixture(scope="session")
 def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnderTest]:
-    """Two slots, a queue of three, short prompts, and a target that raises on the magic token."""
+    """Two slots, a queue of three, short prompts, drafts by a call, and a target that raises on the magic token."""
     repository = tmp_path_factory.mktemp("repository")
     for folder in REPOSITORY.iterdir():
         if folder.name != "target":
@@ -90,6 +90,7 @@ def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnd
         "ANGELSPEC_COORDINATOR__MAX_QUEUE": "3",
         "ANGELSPEC_COORDINATOR__MAX_LENGTH": "256",
         "ANGELSPEC_BUDGET__POLICY": "fixed",
+        "ANGELSPEC_DRAFTERS__DRAFTER_PROMPT_LOOKUP__IN_PROCESS": "false",
     }
     with ServerUnderTest(repository=repository, environment=environment) as running:
         yield running
