@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from python_backend.engines.base import EngineError
+from python_backend.engines.slots import feature_counts
 from python_backend.protocol import (
     Array,
     Description,
@@ -99,12 +100,16 @@ class ToyTarget:
             self.prefixes.update(tuple(known[:end]) for end in ends)
         features = [
             np.repeat(position[starts[i] : starts[i] + n, None] + 1, self.feature_size, axis=1)
-            for i, n in enumerate(committed)
+            for i, n in enumerate(feature_counts(step, committed))
         ]
         return TargetResult(
             accepted=result.accepted,
             next_token=result.next_token,
-            feature_count=committed.astype(np.int32) if self.feature_size else np.zeros(len(step.slot), np.int32),
+            feature_count=(
+                feature_counts(step, committed.astype(np.int32))
+                if self.feature_size
+                else np.zeros(len(step.slot), np.int32)
+            ),
             features=np.concatenate(features).astype(np.float32) if self.feature_size else np.zeros((0, 0), np.float32),
             log_prob_count=result.log_prob_count,
             log_probs=result.log_probs,

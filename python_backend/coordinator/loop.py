@@ -44,9 +44,10 @@ class DecodeLoop:
         self.router = router
         self.scheduler, self.policy, self.table = scheduler, policy, table
         self.metrics, self.step_log = metrics, step_log
-        self.prefix_block = target.describe().prefix_block
-        described = {name: drafter.describe() for name, drafter in drafters.items()}
-        self.readers = {name for name, drafter in described.items() if drafter.feature_size or drafter.hosted}
+        described = target.describe()
+        self.prefix_block, self.captures = described.prefix_block, described.feature_size > 0
+        readers = {name: drafter.describe() for name, drafter in drafters.items()}
+        self.readers = {name for name, drafter in readers.items() if drafter.feature_size or drafter.hosted}
         self.outgoing: list[Response] = []
 
     def step(self) -> bool:
@@ -141,13 +142,18 @@ class DecodeLoop:
 
     def verify(self, batch: Batch, choice: Choice, draft_ids: Array, report: StepReport) -> TargetResult:
         """One call with the rows of all sequences: anchors with kept drafts, then prompt chunks."""
-        step = _target_step(batch, choice.kept, draft_ids, self.readers)
+        step = _target_step(batch, choice.kept, draft_ids, self.unread(batch))
         self.send()
         start = time.perf_counter()
         result = self.target.step(step)
         report.verify_ms = (time.perf_counter() - start) * 1e3
         report.verify_engine_ms = float(result.engine_ms[0])
         return result
+
+    def unread(self, batch: Batch) -> Array:
+        """Slots whose features no drafter will ask for, and no router either."""
+        slots = [s.slot for s in batch.sequences if self.captures and not s.undecided and s.drafter not in self.readers]
+        return np.array(slots, dtype=np.int32)
 
     def commit(
         self, batch: Batch, choice: Choice, drafts: Drafts, draft_ids: Array, result: TargetResult, report: StepReport
@@ -274,8 +280,7 @@ def _drafter_step(group: list[Sequence], depth: int, columns: Array) -> DrafterS
     )
 
 
-def _target_step(batch: Batch, kept: Array, draft_ids: Array, readers: set[str]) -> TargetStep:
-    """readers: the drafters that read features."""
+def _target_step(batch: Batch, kept: Array, draft_ids: Array, unread: Array) -> TargetStep:
     rows: list[list[int]] = []
     for i, sequence in enumerate(batch.decoding):
         rows.append([sequence.anchor, *draft_ids[i, : kept[i]].tolist()])
@@ -291,5 +296,5 @@ def _target_step(batch: Batch, kept: Array, draft_ids: Array, readers: set[str])
         sample=np.array(sample, dtype=np.bool_),
         draft_count=np.concatenate([kept, np.zeros(len(batch.chunks), dtype=np.int64)]).astype(np.int32),
         token_ids=np.array([t for r in rows for t in r], dtype=np.int32),
-        unread=np.array([s.slot for s in sequences if readers and s.drafter not in readers], dtype=np.int32),
+        unread=unread,
     )
