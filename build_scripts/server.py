@@ -92,7 +92,9 @@ class TritonServer:
     @property
     def _engines(self) -> list[str]:
         """The models that run engines; drafters in the target's process have none."""
-        return [TARGET, *(name for name in self.settings.drafters if name not in hosted(self.settings))]
+        target = self.settings.target
+        stock = [target.stock_model] if target.engine == "stock" else []
+        return [*stock, TARGET, *(name for name in self.settings.drafters if name not in hosted(self.settings))]
 
     def __enter__(self) -> Self:
         self.start()

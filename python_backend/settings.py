@@ -21,7 +21,7 @@ from pydantic_settings import (
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_FILE = ROOT / "angelspec.yaml"
 
-EngineName = Literal["torch", "openvino", "tensorrt_llm"]
+EngineName = Literal["torch", "openvino", "tensorrt_llm", "stock"]
 WeightMode = Literal["exact", "int8-dynamic"]
 PolicyName = Literal["off", "fixed", "dcut"]
 Workload = Literal["chat", "code", "math"]
@@ -33,9 +33,13 @@ class Section(BaseModel):
 
 
 class TargetSettings(Section):
-    engine: EngineName = Field("torch", description="what runs the target; openvino: CPU only, tensorrt_llm: GPU only")
+    engine: EngineName = Field(
+        "torch",
+        description="what runs the target; openvino: CPU only, tensorrt_llm: GPU only, stock: another Triton model",
+    )
     checkpoint: str = Field("smollm2-135m", description="a model fetched under the cache, or a Hugging Face folder")
     engine_folder: Path | None = Field(None, description="built engine of the checkpoint: tensorrt_llm only")
+    stock_model: str = Field("tensorrt_llm", description="NVIDIA's model that verifies: stock only")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of weights, arithmetic and KV")
     weights: WeightMode = Field("exact", description="as stored, or rounded to 8 bits: openvino only, another model")
     invariant: bool = Field(False, description="logits do not depend on the batch, to the bit: openvino only")
@@ -60,10 +64,8 @@ class TargetSettings(Section):
             raise ValueError(
                 f"target.weights {self.weights} with target.invariant {self.invariant} needs target.engine openvino"
             )
-        if self.engine == "openvino" and self.hosts_drafters:
-            raise ValueError(
-                "target.hosts_drafters needs target.engine torch or tensorrt_llm: openvino's features are wired"
-            )
+        if self.engine not in ("torch", "tensorrt_llm") and self.hosts_drafters:
+            raise ValueError(f"target.hosts_drafters needs target.engine torch or tensorrt_llm, not {self.engine}")
         if (self.engine == "tensorrt_llm") != (self.engine_folder is not None):
             raise ValueError(
                 f"target.engine is {self.engine} and target.engine_folder is {self.engine_folder}: tensorrt_llm needs "

@@ -18,6 +18,7 @@ ENGINES: dict[EngineName, str] = {
     "torch": "python_backend.engines.torch_engine:TorchEngine",
     "openvino": "python_backend.engines.openvino_engine:OpenVinoEngine",
     "tensorrt_llm": "trtllm_engines.runtime.engine:TensorRtTarget",
+    "stock": "python_backend.triton_bridge.stock:StockTarget",
 }
 
 

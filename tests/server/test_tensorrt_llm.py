@@ -9,27 +9,21 @@ import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
-import numpy as np
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers import PreTrainedTokenizerFast
 
 from build_scripts.server import REPOSITORY, TARGET
-from clients import transport
 from python_backend.settings import ROOT
-from tests.checkpoints import VOCABULARY, Part, load_engine, make_step, save_tiny
 from tests.drafters import save_drafter
 from tests.server.conftest import ServerUnderTest
+from tests.server.tiny import ask, plain_decoding, save_with_words
 from tests.trtllm_engines.engine_folder import write_engine
 
 pytestmark = pytest.mark.server
 
 LOOKUP = "drafter_prompt_lookup"
 FAKES = ROOT / "tests" / "fakes"
-TOKENS = 40
 REQUESTS = [  # chat is drafted for by a network in the target's process, code by prompt lookup
     {"prompt": [5, 6, 7, 8, 5, 6, 7, 8, 5, 6], "workload": "code"},
     {"prompt": list(range(20, 120)), "temperature": 0.8, "seed": 11, "workload": "chat"},
@@ -46,12 +40,7 @@ WRONG_ENGINES = [
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A random model with a tokenizer of words: "t17" is token 17."""
-    folder = save_tiny("llama3", tmp_path_factory.mktemp("tiny") / "llama3")
-    words = Tokenizer(models.WordLevel({f"t{i}": i for i in range(VOCABULARY)}, unk_token="t0"))
-    words.pre_tokenizer = pre_tokenizers.Whitespace()
-    PreTrainedTokenizerFast(tokenizer_object=words).save_pretrained(folder)
-    return folder
+    return save_with_words("llama3", tmp_path_factory.mktemp("tiny") / "llama3")
 
 
 @pytest.fixture(scope="module")
@@ -98,38 +87,6 @@ def trt_server(
     }
     with ServerUnderTest(repository=repository, environment=environment) as running:
         yield running
-
-
-def test_a_drafter_in_the_targets_process_has_no_model_of_its_own(trt_server: ServerUnderTest) -> None:
-    index = httpx.post(f"http://{trt_server.http_url}/v2/repository/index", timeout=30).json()
-    assert "drafter_network" not in {model["name"] for model in index}
-
-
-def ask(server: ServerUnderTest, request: dict[str, Any]) -> Any:
-    body = {"max_tokens": TOKENS, "min_tokens": TOKENS, **request}
-    body["input_ids"] = body.pop("prompt")
-    return transport.generate(body, server.http_url)
-
-
-def plain_decoding(checkpoint: Path, request: dict[str, Any]) -> list[int]:
-    """The PyTorch engine's tokens, without drafts."""
-    engine, tokens, fed = load_engine(checkpoint, slots=1), list(request["prompt"]), 0
-    columns = {
-        "temperature": np.array([request.get("temperature", 0)], dtype=np.float32),
-        "top_p": np.array([request.get("top_p", 0)], dtype=np.float32),
-        "top_k": np.array([request.get("top_k", 0)], dtype=np.int32),
-        "repetition_penalty": np.array([request.get("repetition_penalty", 1)], dtype=np.float32),
-        "seed": np.array([request.get("seed", 0)], dtype=np.uint64),
-        "prompt_length": np.array([len(tokens)], dtype=np.int32),
-        "min_tokens": np.array([TOKENS], dtype=np.int32),
-        "end_id_count": np.array([1], dtype=np.int32),
-        "end_ids": np.array([2], dtype=np.int32),
-    }
-    while len(tokens) < len(request["prompt"]) + TOKENS:
-        result = engine.step(make_step(Part(0, fed, tokens[fed:]), **columns))
-        fed = len(tokens)
-        tokens.append(int(result.next_token[0]))
-    return tokens[len(request["prompt"]) :]
 
 
 def test_the_server_gives_the_tokens_of_the_torch_engine(trt_server: ServerUnderTest, checkpoint: Path) -> None:
