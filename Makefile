@@ -50,7 +50,7 @@ load-test: setup ## perf_analyzer sweep with a table and a plot
 bench-overhead: setup ## time outside the engines
 	@$(RUN) build_scripts.bench_overhead $(ARGS)
 
-bench-engine: setup ## what a verify pass costs on each engine
+bench-engine: setup ## verify passes of each engine, and plain decoding beside other engines
 	@$(RUN) build_scripts.bench_engine $(ARGS)
 
 plan: setup ## memory and batch of a target on H20 (TARGET=qwen3-8b, PRECISION=fp8)
