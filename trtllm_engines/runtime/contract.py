@@ -24,6 +24,7 @@ PAGED = "tensorrt_llm/runtime/kv_cache_manager.py"
 GENERATION = "tensorrt_llm/runtime/generation.py"
 MODEL = "tensorrt_llm/models/modeling_utils.py"
 OURS = "trtllm_engines/target_model.py, of this repository"
+WORKSPACE = "all_reduce_workspace"  # int64, allocated by upstream's own helper: tensorrt_llm/plugin/plugin.py
 LOGITS = "logits"
 
 
@@ -97,7 +98,7 @@ def check_engine(declared: Sequence[Declared], config: EngineConfig, captured: S
     inputs, outputs = input_rules(config), output_rules(config, captured)
     problems = [problem for rule in inputs for problem in _differences(tensors.get(rule.name), rule, True)]
     problems += [problem for rule in outputs for problem in _differences(tensors.get(rule.name), rule, False)]
-    known = {rule.name for rule in (*inputs, *outputs)}
+    known = {rule.name for rule in (*inputs, *outputs)} | ({WORKSPACE} if config.tensor_parallel > 1 else set())
     problems += [
         f"input '{tensor.name}' {tensor.dtype} {list(tensor.shape)} is wanted by the engine, and nothing feeds it"
         for tensor in declared

@@ -36,8 +36,11 @@ TWINS = {  # host inputs that hold what a device input holds
 class PassInputs:
     """Staging memory on the host, its copy on the device, and what never changes; the tensors of a pass are views."""
 
-    def __init__(self, config: EngineConfig, pool_address: int, device: torch.device) -> None:
-        """config: with the limits that are used. pool_address: where the KV blocks lie on the device."""
+    def __init__(
+        self, config: EngineConfig, pool_address: int, device: torch.device, more: dict[str, Tensor] | None = None
+    ) -> None:
+        """config: with the limits that are used. pool_address: where the KV blocks lie on the device. more: further
+        inputs that never change."""
         self.rules = input_rules(config)
         self._layers = config.layers
         self._longest = {"L": config.max_length, "P": config.blocks_per_sequence}
@@ -51,7 +54,7 @@ class PassInputs:
         self._host = torch.zeros(total, dtype=torch.int32, pin_memory=device.type == "cuda")
         self._written = self._host.numpy()
         self._device = torch.zeros(total, dtype=torch.int32, device=device)
-        self._fixed = _fixed(config, pool_address, device)
+        self._fixed, self._more = _fixed(config, pool_address, device), more or {}
 
     def fill(self, step: TargetStep, blocks: BlockTables, wanted: Array) -> dict[str, Tensor]:
         """The inputs by name for all rows of a step, valid until the next one.
@@ -64,7 +67,7 @@ class PassInputs:
             self._written[start : start + value.size] = value.reshape(-1)
         self._device.copy_(self._host, non_blocking=True)
         counts = {"B": len(step.slot), "R": len(step.token_ids), "N": len(wanted), **self._longest}
-        return {rule.name: self._view(rule, counts) for rule in self.rules}
+        return {rule.name: self._view(rule, counts) for rule in self.rules} | self._more
 
     def _values(self, step: TargetStep, blocks: BlockTables, wanted: Array) -> dict[str, npt.NDArray[Any]]:
         owner, offset = row_owners(step.row_count)

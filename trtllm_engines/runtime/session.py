@@ -5,14 +5,21 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from python_backend.engines.base import EngineError
 from trtllm_engines.pin import TENSORRT_LLM
 from trtllm_engines.runtime.config import EngineConfig
-from trtllm_engines.runtime.contract import Declared, check_engine
+from trtllm_engines.runtime.contract import WORKSPACE, Declared, check_engine
+
+
+class Workspace(NamedTuple):
+    """Memory in which ranks meet."""
+
+    tensors: dict[str, Tensor]
+    buffers: Any  # what the tensor points into; it lives as long as this
 
 
 class EngineSession:
@@ -46,6 +53,15 @@ class EngineSession:
             )
             for name in names
         ]
+
+    def all_reduce_workspace(self, ranks: int, rank: int) -> Workspace:
+        """The input that an engine of several ranks has more, by tensorrt_llm/plugin/plugin.py."""
+        if ranks == 1:
+            return Workspace({}, None)
+        helper = importlib.import_module("tensorrt_llm.plugin").CustomAllReduceHelper
+        mapping = self._library.Mapping(world_size=ranks, rank=rank, tp_size=ranks)
+        buffers, tensor = helper.allocate_workspace(mapping, helper.max_workspace_size_auto(ranks))
+        return Workspace({WORKSPACE: tensor}, buffers)
 
     def run(self, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], stream: int) -> None:
         """Queue a pass on a CUDA stream; its outputs are there when the stream gets to them."""

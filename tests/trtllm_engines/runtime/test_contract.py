@@ -53,13 +53,13 @@ def engine(build: Build) -> Any:
 def fed(engine: Any) -> Any:
     """A session, and what a right pass over two sequences feeds it."""
     engine.release(np.arange(8))
-    engine.session._shapes = []  # as told by the tests themselves
+    engine.passes.session._shapes = []  # as told by the tests themselves
     engine.step(make_step(Part(5, 0, [1] * 20), Part(2, 0, [2] * 40)))
     step = make_step(Part(2, 40, [3, 4]), Part(5, 20, [5]))
-    engine.blocks.prepare(step.slot, step.past_length, step.past_length + step.row_count)
-    inputs = engine.inputs.fill(step, engine.blocks, np.array([1, 2]))
-    outputs = {name: tensor[: 2 if name == "logits" else 3] for name, tensor in engine.outputs.items()}
-    return engine.session._session, inputs, outputs
+    engine.passes.blocks.prepare(step.slot, step.past_length, step.past_length + step.row_count)
+    inputs = engine.passes.inputs.fill(step, engine.passes.blocks, np.array([1, 2]))
+    outputs = {name: tensor[: 2 if name == "logits" else 3] for name, tensor in engine.passes.outputs.items()}
+    return engine.passes.session._session, inputs, outputs
 
 
 def feed(session: Any, inputs: dict[str, Any], outputs: dict[str, Any]) -> bool:

@@ -27,7 +27,7 @@ Build = Callable[..., Any]
 def engines(build: Build, tiny_llama: Path) -> tuple[Any, TorchEngine]:
     """The engine under test, its unused KV rows full of junk, and one that computes everything from scratch."""
     ours = build(coordinator={"max_sequences": SLOTS, "max_length": MAX_LENGTH})
-    ours.pool.fill_(1e3)
+    ours.passes.pool.fill_(1e3)
     return ours, load_engine(tiny_llama, 1, MAX_LENGTH)
 
 
@@ -39,7 +39,7 @@ def all_logits(engine: Any, *parts: Part) -> Any:
     """Logits of every row of a step that keeps all of them."""
     step = make_step(*parts)
     engine.slots.begin(step)
-    logits = engine.forward(step, np.arange(len(step.token_ids)))
+    logits = engine.passes.run(step, np.arange(len(step.token_ids)))
     engine.slots.commit(step, step.draft_count)
     return logits.numpy().copy()
 
@@ -79,7 +79,7 @@ def test_ragged_steps_with_rollback_and_release_equal_recomputation(
         expected = np.concatenate([from_scratch(scratch, stored[p.slot])[-len(p.tokens) :] for p in parts])
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
     engine.release(np.arange(SLOTS))
-    assert len(engine.blocks.pool.free) == engine.blocks.pool.count
+    assert len(engine.passes.blocks.pool.free) == engine.passes.blocks.pool.count
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -122,13 +122,13 @@ def test_features_can_stay_on_the_device(build: Build) -> None:
 def test_a_warm_engine_starts_with_empty_slots_and_all_blocks_free(build: Build) -> None:
     engine = build()
     assert not engine.slots.stored.any()
-    assert len(engine.blocks.pool.free) == engine.blocks.pool.count
-    assert engine.session._session.passes == 2
+    assert len(engine.passes.blocks.pool.free) == engine.passes.blocks.pool.count
+    assert engine.passes.session._session.passes == 2
 
 
 def test_shapes_are_told_only_when_they_change(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, told = build(), []
-    session = engine.session._session
+    session = engine.passes.session._session
     infer = session.infer_shapes
     monkeypatch.setattr(session, "infer_shapes", lambda inputs: told.append(1) or infer(inputs))
     engine.step(make_step(Part(0, 0, [1, 2])))
@@ -139,7 +139,7 @@ def test_shapes_are_told_only_when_they_change(build: Build, monkeypatch: pytest
 
 def test_a_pass_that_tensorrt_does_not_take_is_an_engine_error(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     engine = build()
-    monkeypatch.setattr(engine.session._session, "run", lambda *_: False)
+    monkeypatch.setattr(engine.passes.session._session, "run", lambda *_: False)
     with pytest.raises(EngineError, match="TensorRT did not take a pass"):
         engine.step(make_step(Part(0, 0, [1, 2])))
 

@@ -1,0 +1,66 @@
+"""Tensor parallelism: one process a rank, rank 0 of them in Triton's `target` model. Not run yet, on no machine.
+
+    mpirun -n 1 tritonserver --model-repository=model_repository : -n 3 python3 -m trtllm_engines.runtime.rank
+
+All ranks hear of every pass before it starts and run it on their part of the weights and of the KV heads; NCCL, inside
+the engine, joins what they computed. Every rank has the whole logits then, and only rank 0 looks at them.
+"""
+
+from __future__ import annotations
+
+import atexit
+import importlib
+from typing import Any, Protocol
+
+from python_backend.engines.base import EngineError
+from python_backend.protocol import Array, TargetStep
+from trtllm_engines.runtime.passes import Passes
+
+PASS, RELEASE, END = "pass", "release", "end"
+
+
+class World(Protocol):
+    """What is used of mpi4py's communicator."""
+
+    def Get_size(self) -> int: ...  # noqa: N802
+
+    def Get_rank(self) -> int: ...  # noqa: N802
+
+    def bcast(self, message: Any, root: int = 0) -> Any: ...
+
+
+def join_world(ranks: int) -> World | None:
+    """The processes of an engine's ranks, none for one. Raises EngineError where MPI runs another number of them."""
+    if ranks == 1:
+        return None
+    world: World = importlib.import_module("tensorrt_llm._utils").mpi_comm()
+    if world.Get_size() != ranks:
+        raise EngineError(
+            f"the engine is cut into {ranks} ranks, MPI runs {world.Get_size()}: start with `mpirun -n 1 tritonserver "
+            f"… : -n {ranks - 1} python3 -m trtllm_engines.runtime.rank`"
+        )
+    if world.Get_rank() == 0:
+        atexit.register(world.bcast, (END,))
+    return world
+
+
+def announce(world: World, step: TargetStep, wanted: Array) -> None:
+    """Let the other ranks run a pass."""
+    world.bcast((PASS, step.encode(), wanted))
+
+
+def announce_release(world: World, slot: Array) -> None:
+    world.bcast((RELEASE, slot))
+
+
+def follow(world: World, passes: Passes) -> None:
+    """What every rank but 0 does: the passes that rank 0 announces, until it ends."""
+    while True:
+        kind, *content = world.bcast(None)
+        if kind == PASS:
+            with passes.on_stream():
+                passes.run(TargetStep.decode(content[0]), content[1])
+        elif kind == RELEASE:
+            passes.release(content[0])
+        else:
+            return
