@@ -7,6 +7,16 @@ METRICS_PORT ?= 8002
 TARGET ?= qwen3-8b
 PRECISION ?=
 ARGS ?=
+# make serve ENGINE=torch DEVICE=cuda DTYPE=bfloat16; ENGINE=tensorrt_llm finds its settings beside the engines
+ifneq ($(filter torch openvino stock,$(ENGINE)),)
+export ANGELSPEC_TARGET__ENGINE = $(ENGINE)
+endif
+ifdef DEVICE
+export ANGELSPEC_TARGET__DEVICE = $(DEVICE)
+endif
+ifdef DTYPE
+export ANGELSPEC_TARGET__DTYPE = $(DTYPE)
+endif
 
 RUN := .venv/bin/python -m
 # In TensorRT-LLM's container that is its own Python; elsewhere the environment, which can only show the steps.

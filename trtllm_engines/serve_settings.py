@@ -35,6 +35,7 @@ def settings_of(recipe: Recipe, precision: Precision, folders: Folders, memory: 
             "engine_folder": str(folders.target.resolve()),
             "dtype": "bfloat16",
             "device": "cuda",
+            "hosts_drafters": True,
             "feature_layers": list(recipe.captured_layers),
         },
         "coordinator": {
