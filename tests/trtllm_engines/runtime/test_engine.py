@@ -176,8 +176,10 @@ def test_settings_beyond_the_engine_are_refused(build: Build, coordinator: dict[
         {"engine": "tensorrt_llm"},
         {"engine": "torch", "engine_folder": Path("x")},
         {"engine": "tensorrt_llm", "engine_folder": Path("x"), "invariant": True},
+        {"engine": "openvino", "hosts_drafters": True},
+        {"engine": "stock", "hosts_drafters": True},
     ],
 )
 def test_settings_that_an_engine_does_not_have_are_refused(target: dict[str, Any]) -> None:
-    with pytest.raises(ValidationError, match=r"target\.engine"):
+    with pytest.raises(ValidationError, match=r"target\.(engine|hosts_drafters)"):
         TargetSettings(**target)
