@@ -143,6 +143,9 @@ class Settings(BaseSettings):
     thinking_routes: dict[Workload, str] = Field(
         {}, description="the same for requests with `thinking`; where it names none, routes does"
     )
+    also: tuple[str, ...] = Field(
+        (), description="drafters asked for every request beside its own; the drafts of which more are expected win"
+    )
     coordinator: CoordinatorSettings = CoordinatorSettings()
     budget: BudgetSettings = BudgetSettings()
     cache_dir: Path = Field(ROOT / ".cache", description="fetched models, cost tables, server workspace")

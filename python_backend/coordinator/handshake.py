@@ -26,6 +26,11 @@ def check(settings: Settings, target: Description, drafters: dict[str, Descripti
         for workload, name in getattr(settings, table).items()
         if name not in drafters
     ]
+    for name in settings.also:
+        if name not in drafters:
+            problems.append(f"also names '{name}', which is not among the drafters {sorted(drafters)}")
+        elif drafters[name].feature_size or drafters[name].hosted:
+            problems.append(f"also names '{name}', which reads features: only a request's own drafter gets them")
     if problems:
         raise StartupError("; ".join(problems))
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
 
 import numpy as np
 
-from python_backend.budget.cost_table import CostTable
 from python_backend.budget.dcut import Choice
 from python_backend.budget.policies import Drafts, Policy
+from python_backend.coordinator.drafting import DraftCalls
 from python_backend.coordinator.emit import Response, append, respond
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepLog, StepReport, record_load
@@ -18,9 +17,9 @@ from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.router import Router
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
-from python_backend.engines.base import DrafterEngine, EngineError, EngineLostError, TargetEngine
-from python_backend.protocol import NO_TOKEN, Array, DrafterStep, Open, TargetResult, TargetStep, row_starts
-from python_backend.sampling.params import columns, draft_columns
+from python_backend.engines.base import EngineError, EngineLostError, TargetEngine
+from python_backend.protocol import Array, Open, TargetResult, TargetStep, row_starts
+from python_backend.sampling.params import columns
 
 log = logging.getLogger(__name__)
 
@@ -31,23 +30,18 @@ class DecodeLoop:
     def __init__(
         self,
         target: TargetEngine,
-        drafters: dict[str, DrafterEngine],
-        feature_columns: dict[str, Array],
+        calls: DraftCalls,
         router: Router,
         scheduler: Scheduler,
         policy: Policy,
-        table: CostTable | None,
         metrics: Metrics,
         step_log: StepLog,
     ) -> None:
-        self.target, self.drafters, self.feature_columns = target, drafters, feature_columns
-        self.router = router
-        self.scheduler, self.policy, self.table = scheduler, policy, table
+        self.target, self.calls, self.router = target, calls, router
+        self.scheduler, self.policy = scheduler, policy
         self.metrics, self.step_log = metrics, step_log
         described = target.describe()
         self.prefix_block, self.captures = described.prefix_block, described.feature_size > 0
-        readers = {name: drafter.describe() for name, drafter in drafters.items()}
-        self.readers = {name for name, drafter in readers.items() if drafter.feature_size or drafter.hosted}
         self.outgoing: list[Response] = []
 
     def step(self) -> bool:
@@ -106,30 +100,10 @@ class DecodeLoop:
         """One call per drafter, for all its decoding sequences. Returns the drafts and their ids [B, D]."""
         sequences = batch.decoding
         limit = np.array([s.draft_limit if self.policy.drafts else 0 for s in sequences], dtype=np.int64)
-        depth = int(limit.max(initial=0))
-        ids = np.full((len(sequences), depth), NO_TOKEN, dtype=np.int32)
-        confidence = np.zeros((len(sequences), depth), dtype=np.float32)
-        groups: dict[str, list[int]] = defaultdict(list)
-        for i in np.flatnonzero(limit > 0):
-            groups[sequences[i].drafter].append(int(i))
-        predicted = 0.0
-        for name, members in groups.items():
-            group = [sequences[i] for i in members]
-            start = time.perf_counter()
-            try:
-                drafted = self.drafters[name].step(_drafter_step(group, depth, self.feature_columns[name]))
-            except EngineError as error:
-                self.retire_drafter(name, group, error)
-                continue
-            report.draft_ms += (time.perf_counter() - start) * 1e3
-            report.draft_engine_ms += float(drafted.engine_ms[0])
-            ids[members], confidence[members] = drafted.draft_ids, drafted.confidence
-            predicted += self.table.draft_ms(name, len(members)) if self.table else 0.0
-        exists = np.logical_and.accumulate(ids != NO_TOKEN, axis=1).sum(axis=1)
-        available = np.minimum(exists, limit)
-        report.drafted = int(available.sum())
+        drafted = self.calls.run(sequences, limit, report)
+        report.drafted = int(drafted.available.sum())
         full = np.array([s.depth if limit[i] else 0 for i, s in enumerate(sequences)], dtype=np.int64)
-        return Drafts(confidence, available, full, predicted), ids
+        return Drafts(drafted.confidence, drafted.available, full, drafted.predicted_ms), drafted.ids
 
     def prune(self, drafts: Drafts, report: StepReport) -> Choice:
         """The budget decides how many drafts of each sequence are verified."""
@@ -152,8 +126,8 @@ class DecodeLoop:
 
     def unread(self, batch: Batch) -> Array:
         """Slots whose features no drafter will ask for, and no router either."""
-        slots = [s.slot for s in batch.sequences if self.captures and not s.undecided and s.drafter not in self.readers]
-        return np.array(slots, dtype=np.int32)
+        silent = [s for s in batch.sequences if not s.undecided and s.drafter not in self.calls.readers]
+        return np.array([s.slot for s in silent if self.captures], dtype=np.int32)
 
     def commit(
         self, batch: Batch, choice: Choice, drafts: Drafts, draft_ids: Array, result: TargetResult, report: StepReport
@@ -227,26 +201,15 @@ class DecodeLoop:
         self.metrics.add("angelspec_requests_failed_total", len(sequences))
         self.release(sequences)
 
-    def retire_drafter(self, name: str, group: list[Sequence], error: EngineError) -> None:
-        """A drafter only makes things faster: without it its sequences decode plainly."""
-        log.error("%s failed, %d sequences go on without drafts: %s", name, len(group), error)
-        self.metrics.add("angelspec_drafter_failures_total")
-        for sequence in group:
-            sequence.drafter, sequence.features = "", []
-
     def release(self, sequences: list[Sequence]) -> None:
         """Free the slots here and in the engines."""
         if not sequences:
             return
-        engines = [(self.target, [s.slot for s in sequences])]
-        for name, drafter in self.drafters.items():
-            engines.append((drafter, [s.slot for s in sequences if s.drafter == name]))  # type: ignore[arg-type]
-        for engine, slots in engines:
-            if slots:
-                try:
-                    engine.release(np.array(slots, dtype=np.int32))
-                except EngineError as error:  # the next sequence in the slot starts at length 0 anyway
-                    log.warning("release failed: %s", error)
+        try:
+            self.target.release(np.array([s.slot for s in sequences], dtype=np.int32))
+        except EngineError as error:  # the next sequence in the slot starts at length 0 anyway
+            log.warning("release failed: %s", error)
+        self.calls.release(sequences)
         for sequence in sequences:
             self.scheduler.finish(sequence)
 
@@ -256,27 +219,6 @@ def _opening(starting: list[Sequence]) -> Open:
         slot=np.array([s.slot for s in starting], dtype=np.int32),
         row_count=np.array([s.prompt_length for s in starting], dtype=np.int32),
         token_ids=np.array([t for s in starting for t in s.tokens[: s.prompt_length]], dtype=np.int32),
-    )
-
-
-def _drafter_step(group: list[Sequence], depth: int, columns: Array) -> DrafterStep:
-    """columns: of the target's features, those that this drafter reads."""
-    past = [s.drafter_cached for s in group]
-    contexts = [s.take_context() for s in group]
-    counts = [len(following) for _, following in contexts]
-    return DrafterStep(
-        **draft_columns([s.params for s in group]),
-        slot=np.array([s.slot for s in group], dtype=np.int32),
-        past_length=np.array(past, dtype=np.int32),
-        context_count=np.array(counts, dtype=np.int32),
-        features=(
-            np.concatenate([f[:, columns] for f, _ in contexts])
-            if len(columns)
-            else np.zeros((sum(counts), 0), dtype=np.float32)
-        ),
-        token_ids=np.array([t for _, following in contexts for t in following], dtype=np.int32),
-        anchor=np.array([s.anchor for s in group], dtype=np.int32),
-        depth=np.array([depth], dtype=np.int32),
     )
 
 

@@ -75,7 +75,7 @@ class Sequence:
     max_tokens: int
     params: SamplingParams
     depth: int  # drafts per step; 0 = plain decoding
-    drafter: str  # Triton model that drafts for it; "" once it failed
+    drafter: str  # Triton model that its workload names; "" once it failed
     workload: Workload
     stream: bool
     echo: str  # text sent before the output
@@ -88,8 +88,9 @@ class Sequence:
     slot: int = NO_SLOT
     opened: bool = False  # the target was asked what it holds of the prompt
     cached: int = 0  # committed rows in the target's KV
-    drafter_cached: int = 0  # rows of them that the drafter has seen
-    features: list[Array] = field(default_factory=list)  # [c, F] pieces of rows drafter_cached..cached
+    also: tuple[str, ...] = ()  # drafters that are asked beside it; they read no features
+    seen: dict[str, int] = field(default_factory=dict)  # drafter -> rows of them that it has
+    features: list[Array] = field(default_factory=list)  # [c, F] pieces of the rows that `drafter` has not seen
     log_probs: list[float] = field(default_factory=list)
     stats: SpeculationStats = field(default_factory=SpeculationStats)
     told_to_stop: bool = False
@@ -116,7 +117,12 @@ class Sequence:
     @property
     def draft_limit(self) -> int:
         """Drafts worth verifying: one more token than accepted drafts is emitted."""
-        return min(self.depth, self.remaining - 1) if self.drafter else 0
+        return min(self.depth, self.remaining - 1) if self.drafters else 0
+
+    @property
+    def drafters(self) -> tuple[str, ...]:
+        """Those that are asked, its own first."""
+        return tuple(dict.fromkeys((self.drafter, *self.also))) if self.drafter else self.also
 
     @property
     def is_cancelled(self) -> bool:
@@ -130,9 +136,19 @@ class Sequence:
     def end_ids(self) -> tuple[int, ...]:
         return self.params.end_ids
 
-    def take_context(self) -> tuple[Array, list[int]]:
-        """(features [C, F], the C tokens that follow them) of the rows that the drafter has not seen."""
-        following = self.tokens[self.drafter_cached + 1 : self.cached + 1]
-        features = np.concatenate(self.features) if self.features else np.zeros((0, 0), dtype=np.float32)
-        self.drafter_cached, self.features = self.cached, []
-        return features, following
+    def take_tokens(self, drafter: str) -> list[int]:
+        """The tokens that follow the rows which this drafter has not seen; now it has."""
+        following = self.tokens[self.seen.get(drafter, 0) + 1 : self.cached + 1]
+        self.seen[drafter] = self.cached
+        return following
+
+    def take_features(self) -> Array:
+        """[c, F] of the same rows, for the sequence's own drafter."""
+        features, self.features = self.features, []
+        return np.concatenate(features)
+
+    def lose(self, drafter: str) -> None:
+        """Go on without a drafter."""
+        self.also = tuple(name for name in self.also if name != drafter)
+        if self.drafter == drafter:
+            self.drafter, self.features = "", []

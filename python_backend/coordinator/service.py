@@ -11,6 +11,7 @@ from python_backend.budget import cost_table, profile
 from python_backend.budget.cost_table import CostTable
 from python_backend.budget.policies import POLICIES, build_policy
 from python_backend.coordinator import handshake, request
+from python_backend.coordinator.drafting import DraftCalls
 from python_backend.coordinator.emit import strings
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.loop import DecodeLoop
@@ -158,12 +159,10 @@ class Service:
         policy = build_policy(self._settings.budget.policy, self._settings.budget, self._table)
         return DecodeLoop(
             self._target,
-            self._drafters,
-            {name: handshake.feature_columns(target, drafter) for name, drafter in drafters.items()},
+            DraftCalls(self._drafters, drafters, target, self._table, self.metrics),
             Router(self._settings, target),
             self._scheduler,
             policy,
-            self._table,
             self.metrics,
             StepLog(self._settings.coordinator.step_log),
         )
@@ -222,6 +221,7 @@ class Service:
             params=self._sampling(fields),
             depth=depth,
             drafter=self._settings.drafter_of(workload, fields.thinking) if depth else "",
+            also=self._settings.also if depth else (),
             workload=workload,
             undecided=fields.workload == "auto",
             thinking=fields.thinking,

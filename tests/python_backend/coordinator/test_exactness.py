@@ -13,14 +13,18 @@ from tests.toy import ToyDrafter, ToyTarget, toy_decode
 POLICIES = ("off", "fixed", "dcut")
 
 
-@pytest.fixture(scope="module", params=[(0, 0), (3, 0), (3, 8)], ids=["no features", "features", "shared prefixes"])
+CASES = {"no features": (0, 0, ()), "features": (3, 0, ()), "shared prefixes": (3, 8, ()), "two each": (3, 0, ("c",))}
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def service(request, tmp_path_factory):
-    size, prefix_block = request.param
+    size, prefix_block, also = request.param
     drafters = {
         "drafter_a": ToyDrafter(feature_size=size, right=0.8),
         "drafter_b": ToyDrafter(feature_size=size, right=0.4),
     }
-    limits = settings_for(list(drafters), cache_dir=tmp_path_factory.mktemp("cache"))
+    limits = settings_for(list(drafters), also=also, cache_dir=tmp_path_factory.mktemp("cache"))
+    drafters |= {name: ToyDrafter(right=0.5) for name in also}
     running = start(limits, ToyTarget(feature_size=size, prefix_block=prefix_block), drafters)
     yield running
     running.shutdown()

@@ -1,0 +1,147 @@
+"""Where several drafters have drafts for a sequence, it takes those of which most are expected to be accepted."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from python_backend.coordinator.drafting import DraftCalls
+from python_backend.coordinator.handshake import StartupError
+from python_backend.coordinator.metrics import Metrics
+from python_backend.coordinator.report import StepReport
+from python_backend.coordinator.sequence import Sequence
+from python_backend.coordinator.stream import TextStream
+from python_backend.engines.base import EngineError
+from python_backend.protocol import DrafterResult
+from python_backend.sampling.params import SamplingParams
+from tests.host import Answer, Letters, ask, settings_for, start
+from tests.toy import ToyDrafter, ToyTarget, toy_decode
+
+
+class Says:
+    """Drafts and confidences as given, for any sequence."""
+
+    def __init__(self, ids, confidence):
+        self.ids, self.confidence, self.calls, self.released = ids, confidence, [], []
+
+    def describe(self):
+        return ToyDrafter().describe()
+
+    def step(self, step):
+        if self.ids is None:
+            raise EngineError("broken")
+        self.calls.append(step)
+        batch, depth = len(step.slot), int(step.depth[0])
+        return DrafterResult(
+            draft_ids=np.array([self.ids[:depth]] * batch, dtype=np.int32),
+            confidence=np.array([self.confidence[:depth]] * batch, dtype=np.float32),
+        )
+
+    def release(self, slot):
+        self.released += slot.tolist()
+
+
+def sequence(slot=0, drafter="own", also=("lookup",)):
+    return Sequence(
+        request_id="",
+        tokens=[5, 6, 7, 8],
+        prompt_length=2,
+        max_tokens=50,
+        params=SamplingParams(),
+        depth=3,
+        drafter=drafter,
+        workload="chat",
+        stream=False,
+        echo="",
+        text=TextStream(Letters().decode, []),
+        responder=Answer(),
+        deadline=0.0,
+        also=also,
+        slot=slot,
+        cached=3,
+    )
+
+
+def calls(own, lookup):
+    drafters = {"own": own, "lookup": lookup}
+    described = {name: drafter.describe() for name, drafter in drafters.items()}
+    return DraftCalls(drafters, described, ToyTarget().describe(), None, Metrics())
+
+
+OWN = ([1, 2, 3], [0.9, 0.5, 0.1])  # 0.9 + 0.45 + 0.045 expected
+
+
+@pytest.mark.parametrize(
+    ("lookup", "limit", "taken"),
+    [
+        (([7, 8, 9], [0.8, 0.8, 0.8]), 3, [7, 8, 9]),
+        (([7, 8, 9], [0.8, 0.8, 0.8]), 1, [1, 2, 3]),  # one draft is of use: the surer one
+        (([7, -1, -1], [0.99, 0.0, 0.0]), 3, [1, 2, 3]),
+        (([-1, -1, -1], [0.0, 0.0, 0.0]), 3, [1, 2, 3]),
+        (OWN, 3, [1, 2, 3]),  # a tie
+    ],
+)
+def test_the_longer_expected_draft_wins(lookup, limit, taken):
+    drafted = calls(Says(*OWN), Says(*lookup)).run([sequence()], np.array([limit]), StepReport(batch=1))
+    assert drafted.ids[0].tolist() == taken[: drafted.ids.shape[1]]
+    assert drafted.available[0] == limit
+
+
+def test_each_drafter_gets_its_own_context_once():
+    own, lookup = Says(*OWN), Says(*OWN)
+    both, alone = sequence(0), sequence(1, also=())
+    room = calls(own, lookup)
+    room.run([both, alone], np.array([3, 3]), StepReport(batch=2))
+    both.tokens += [9, 10]
+    both.cached += 2
+    room.run([both], np.array([3]), StepReport(batch=1))
+    assert [step.slot.tolist() for step in own.calls] == [[0, 1], [0]]
+    assert [step.slot.tolist() for step in lookup.calls] == [[0], [0]]
+    for step in (own.calls[1], lookup.calls[1]):
+        assert (step.past_length.tolist(), step.token_ids.tolist()) == ([3], [9, 10])
+    room.release([both, alone])
+    assert (own.released, lookup.released) == ([0, 1], [0])
+
+
+def test_a_drafter_that_fails_leaves_the_other_one():
+    broken, lookup = Says(None, None), Says([7, 8, 9], [0.8, 0.8, 0.8])
+    one = sequence()
+    room = calls(broken, lookup)
+    assert room.run([one], np.array([3]), StepReport(batch=1)).ids[0].tolist() == [7, 8, 9]
+    assert one.drafters == ("lookup",)
+    lookup.ids = None
+    room.run([one], np.array([3]), StepReport(batch=1))
+    assert one.drafters == ()
+    assert one.draft_limit == 0
+
+
+def test_a_second_drafter_that_reads_features_is_refused(tmp_path):
+    drafters = {"own": ToyDrafter(), "other": ToyDrafter(feature_size=2)}
+    settings = settings_for(["own"], also=("other",), cache_dir=tmp_path)
+    with pytest.raises(StartupError, match="also names 'other', which reads features"):
+        start(settings, ToyTarget(feature_size=2), drafters)
+
+
+def test_with_two_drafters_fewer_steps_are_needed(tmp_path):
+    steps = {}
+    for also in ((), ("good",)):
+        drafters = {"poor": ToyDrafter(right=0.0), "good": ToyDrafter(right=1.0)}
+        drafters["poor"].step = low(drafters["poor"].step)
+        settings = settings_for(["poor"], also=also, cache_dir=tmp_path / str(also), budget={"policy": "fixed"})
+        service = start(settings, ToyTarget(), drafters)
+        answer = ask(service, input_ids=[3, 4, 5], max_tokens=40, end_id=-1).wait()
+        assert answer.ids == toy_decode([3, 4, 5], 40)
+        steps[also] = int(answer.chunks[-1]["total_draft_tokens"][0]) - int(
+            answer.chunks[-1]["total_accepted_draft_tokens"][0]
+        )
+        service.shutdown()
+    assert steps[("good",)] < steps[()] / 4
+
+
+def low(step):
+    def unsure(message):
+        result = step(message)
+        result.confidence[:] = 0.1
+        return result
+
+    return unsure
