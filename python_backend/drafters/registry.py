@@ -7,8 +7,9 @@ from pathlib import Path
 
 from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.prompt_lookup import PromptLookup
-from python_backend.engines.base import DrafterEngine
+from python_backend.engines.base import DrafterEngine, EngineError
 from python_backend.engines.checkpoint import resolve_checkpoint
+from python_backend.protocol import Array, Description, DrafterResult, DrafterStep
 from python_backend.settings import ROOT, DrafterSettings, Settings
 
 Builder = Callable[[str, DrafterSettings, Settings], DrafterEngine]
@@ -41,11 +42,28 @@ def _network(name: str, drafter: DrafterSettings, settings: Settings) -> Drafter
 BUILDERS: dict[str, Builder] = {"prompt_lookup": _prompt_lookup, NETWORK: _network}
 
 
+class UnusedDrafter:
+    """A model of the repository that the settings do not name. It loads, because a tritonserver that is started by
+    hand loads every model and ends where one fails, and refuses whatever it is asked."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        self._message = f"settings.drafters has no '{name}'; it has {known}"
+
+    def describe(self) -> Description:
+        raise EngineError(self._message)
+
+    def step(self, step: DrafterStep) -> DrafterResult:
+        raise EngineError(self._message)
+
+    def release(self, slot: Array) -> None:
+        raise EngineError(self._message)
+
+
 def build_drafter(name: str, settings: Settings) -> DrafterEngine:
-    """The drafter that the Triton model `name` serves. Raises ValueError naming what is unknown."""
+    """The drafter that the Triton model `name` serves. Raises ValueError naming a kind that is unknown."""
     drafter = settings.drafters.get(name)
     if drafter is None:
-        raise ValueError(f"settings.drafters has no '{name}'; it has {sorted(settings.drafters)}")
+        return UnusedDrafter(name, sorted(settings.drafters))
     if drafter.kind not in BUILDERS:
         raise ValueError(f"drafters.{name}.kind is '{drafter.kind}': expected one of {sorted(BUILDERS)}")
     return BUILDERS[drafter.kind](name, drafter, settings)
