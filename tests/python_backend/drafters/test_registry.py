@@ -20,5 +20,5 @@ def test_a_kind_that_is_unknown_is_named():
 
 
 def test_a_model_that_the_settings_do_not_name_loads_and_says_so_when_it_is_asked():
-    with pytest.raises(EngineError, match="settings.drafters has no 'b'; it has"):
+    with pytest.raises(EngineError, match=r"settings\.drafters has no 'b'; it has"):
         build_drafter("b", Settings(drafters={"a": DrafterSettings()})).describe()
