@@ -50,7 +50,9 @@ def test_one_that_fails_slows_down_and_fails_nobody(tmp_path):
     service.shutdown()
 
 
-def test_settings_say_which_drafters_are_local():
+def test_settings_say_which_drafters_are_local(tmp_path, monkeypatch):
+    (tmp_path / "settings.yaml").write_text("{}")  # not the shipped file, which names drafters too
+    monkeypatch.setenv("ANGELSPEC_SETTINGS", str(tmp_path / "settings.yaml"))
     drafters = {"here": DrafterSettings(in_process=True), "there": DrafterSettings()}
     settings = Settings(drafters=drafters, routes=dict.fromkeys(("chat", "code", "math"), "here"))
     assert list(local_drafters(settings)) == ["here"]
