@@ -18,7 +18,7 @@ from python_backend.coordinator.router import Router
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
 from python_backend.engines.base import EngineError, EngineLostError, TargetEngine
-from python_backend.protocol import Array, Open, TargetResult, TargetStep, row_starts
+from python_backend.protocol import Array, Description, Open, TargetResult, TargetStep, row_starts
 from python_backend.sampling.params import columns
 
 log = logging.getLogger(__name__)
@@ -30,6 +30,7 @@ class DecodeLoop:
     def __init__(
         self,
         target: TargetEngine,
+        described: Description,
         calls: DraftCalls,
         router: Router,
         scheduler: Scheduler,
@@ -37,10 +38,10 @@ class DecodeLoop:
         metrics: Metrics,
         step_log: StepLog,
     ) -> None:
+        """described: the target's own description."""
         self.target, self.calls, self.router = target, calls, router
         self.scheduler, self.policy = scheduler, policy
         self.metrics, self.step_log = metrics, step_log
-        described = target.describe()
         self.prefix_block, self.captures = described.prefix_block, described.feature_size > 0
         self.outgoing: list[Response] = []
 

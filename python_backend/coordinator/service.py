@@ -159,6 +159,7 @@ class Service:
         policy = build_policy(self._settings.budget.policy, self._settings.budget, self._table)
         return DecodeLoop(
             self._target,
+            target,
             DraftCalls(self._drafters, drafters, target, self._table, self.metrics),
             Router(self._settings, target),
             self._scheduler,

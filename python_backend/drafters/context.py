@@ -10,6 +10,7 @@ from torch import Tensor
 
 from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.layers import KeysValues
+from python_backend.engines.slots import check_held, check_known, check_slots
 from python_backend.engines.torch_attention import lazy_zeros
 from python_backend.protocol import NO_TOKEN, Array, DrafterStep, ProtocolError
 
@@ -50,15 +51,8 @@ class Context:
         """Check a step and roll its slots back to past_length. Raises ProtocolError naming the tensor, the value and
         the limit; nothing has changed then."""
         step.check()
-        self._check_known(step.slot)
-        slot, repeats = np.unique(step.slot, return_counts=True)
-        if (repeats > 1).any():
-            raise ProtocolError(f"tensor 'slot' names slot {slot[repeats > 1][0]} twice in one step, limit once")
-        for i in np.flatnonzero(step.past_length > self.stored[step.slot]):
-            raise ProtocolError(
-                f"tensor 'past_length' is {step.past_length[i]} for slot {step.slot[i]}, "
-                f"limit {self.stored[step.slot[i]]}: more than the slot holds"
-            )
+        check_slots(step.slot, self.slots)
+        check_held(step.slot, step.past_length, self.stored)
         ends = step.past_length.astype(np.int64) + step.context_count
         for i in np.flatnonzero(ends > self.max_length):
             raise ProtocolError(
@@ -78,12 +72,12 @@ class Context:
 
     def release(self, slot: Array) -> None:
         """Empty slots. Raises ProtocolError for one that does not exist."""
-        self._check_known(slot)
+        check_known(slot, self.slots)
         self.stored[slot] = 0
 
-    def _check_known(self, slot: Array) -> None:
-        for i in np.flatnonzero((slot < 0) | (slot >= self.slots)):
-            raise ProtocolError(f"tensor 'slot' is {slot[i]} for sequence {i}, limit 0 to {self.slots - 1}")
+    def tensor(self, values: Array) -> Tensor:
+        """Indices, where the cache is."""
+        return torch.from_numpy(values.astype(np.int64)).to(self.device)
 
 
 def _rows_of(cache: Tensor, slot: Array) -> Tensor:

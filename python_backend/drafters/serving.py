@@ -41,15 +41,15 @@ class BlockServing:
     def append(self, new: Append) -> None:
         starts = row_starts(new.count)
         position = np.arange(starts[-1]) + np.repeat(new.past - starts[:-1], new.count)
-        slot, position = self._tensor(np.repeat(new.slot, new.count)), self._tensor(position)
+        slot, position = self.context.tensor(np.repeat(new.slot, new.count)), self.context.tensor(position)
         for i, rows in enumerate(self.network.context(new.features, position)):
             self.context.write(i, slot, position, rows)
 
     def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick) -> Drafted:
         """anchor: [b] tokens, each right after its slot's context."""
         begin, rows = self.context.stored[slot], self.network.slots(depth)
-        position = self._tensor(begin[:, None] + np.arange(rows))
-        slots, seen = self._tensor(slot)[:, None], np.repeat(begin[:, None] + rows, rows, axis=1)
+        position = self.context.tensor(begin[:, None] + np.arange(rows))
+        slots, seen = self.context.tensor(slot)[:, None], np.repeat(begin[:, None] + rows, rows, axis=1)
 
         def attention(layer: int, query: Tensor, own: KeysValues) -> Tensor:
             self.context.write(layer, slots, position, own)
@@ -57,9 +57,6 @@ class BlockServing:
 
         hidden = self.network.block(anchor, position[:, 0], depth, attention)
         return walk_block(self.network, hidden, anchor, pick)
-
-    def _tensor(self, values: Array) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self.context.device)
 
 
 class RecurrentServing:
@@ -78,20 +75,20 @@ class RecurrentServing:
         groups = [np.flatnonzero(short)] if short.any() else []
         for members in (*groups, *np.flatnonzero(~short)[:, None]):
             offset = np.minimum(np.arange(new.count[members].max()), new.count[members, None] - 1)  # the last repeats
-            row = self._tensor(starts[members, None] + offset)
+            row = self.context.tensor(starts[members, None] + offset)
             state = self._run(
                 new.slot[members],
                 new.past[members, None] + offset,
                 self.network.start(new.features[row]),
                 new.following[row],
             )
-            slot = self._tensor(new.slot[members])
+            slot = self.context.tensor(new.slot[members])
             self.last.output[slot], self.last.carried[slot] = state.output[:, -1], state.carried[:, -1]
 
     def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick) -> Drafted:
         """The anchor follows each slot's last row, which was appended with it."""
         begin = self.context.stored[slot]
-        slots = self._tensor(slot)
+        slots = self.context.tensor(slot)
         state = State(self.last.output[slots], self.last.carried[slots])
         done = iter(range(depth))
 
@@ -99,17 +96,17 @@ class RecurrentServing:
             position = begin[:, None] + next(done)
             return self._attend(slot, position, query, own)
 
-        return walk_recurrent(self.network, state, self._tensor(begin), depth, attention, pick)
+        return walk_recurrent(self.network, state, self.context.tensor(begin), depth, attention, pick)
 
     def _run(self, slot: Array, position: Array, carried: Tensor, following: Tensor) -> State:
         return self.network.run(
-            carried, following, self._tensor(position), lambda _, query, own: self._attend(slot, position, query, own)
+            carried,
+            following,
+            self.context.tensor(position),
+            lambda _, query, own: self._attend(slot, position, query, own),
         )
 
     def _attend(self, slot: Array, position: Array, query: Tensor, own: KeysValues) -> Tensor:
         """Rows [b, q] at their positions: stored, then each sees its slot up to itself."""
-        self.context.write(0, self._tensor(slot)[:, None], self._tensor(position), own)
+        self.context.write(0, self.context.tensor(slot)[:, None], self.context.tensor(position), own)
         return self.context.attend(0, query, slot, position + 1)
-
-    def _tensor(self, values: Array) -> Tensor:
-        return torch.from_numpy(values.astype(np.int64)).to(self.context.device)

@@ -27,7 +27,7 @@ class Slots:
         Raises ProtocolError naming the tensor, the value and the limit; nothing has changed then.
         """
         opening.check()
-        self._check_slots(opening.slot)
+        check_slots(opening.slot, self.count)
         self._check_ends(opening.slot, np.zeros_like(opening.row_count), opening.row_count)
         self._check_tokens(opening.token_ids)
         prompts = np.split(opening.token_ids, row_starts(opening.row_count)[1:-1])
@@ -53,28 +53,16 @@ class Slots:
 
     def release(self, slot: Array) -> None:
         """Empty the slots. Raises ProtocolError for a slot that does not exist."""
-        self._check_known(slot)
+        check_known(slot, self.count)
         self.stored[slot] = 0
 
     def check(self, step: TargetStep) -> None:
         """Raise ProtocolError where a step breaks the contract."""
         step.check()
-        self._check_slots(step.slot)
-        stored = self.stored[step.slot]
-        i = _first(step.past_length > stored)
-        if i is not None:
-            raise ProtocolError(
-                f"tensor 'past_length' is {step.past_length[i]} for slot {step.slot[i]}, limit {stored[i]}: "
-                "more than the slot holds"
-            )
+        check_slots(step.slot, self.count)
+        check_held(step.slot, step.past_length, self.stored)
         self._check_ends(step.slot, step.past_length, step.row_count)
         self._check_tokens(step.token_ids)
-
-    def _check_slots(self, slot: Array) -> None:
-        self._check_known(slot)
-        names, repeats = np.unique(slot, return_counts=True)
-        if (repeats > 1).any():
-            raise ProtocolError(f"tensor 'slot' names slot {names[repeats > 1][0]} twice in one step, limit once")
 
     def _check_ends(self, slot: Array, past: Array, count: Array) -> None:
         i = _first(past.astype(np.int64) + count > self.max_length)
@@ -91,10 +79,29 @@ class Slots:
                 f"tensor 'token_ids' is {token_ids[i]} in row {i}, limit 0 to {self.vocabulary_size - 1}"
             )
 
-    def _check_known(self, slot: Array) -> None:
-        i = _first((slot < 0) | (slot >= self.count))
-        if i is not None:
-            raise ProtocolError(f"tensor 'slot' is {slot[i]} for sequence {i}, limit 0 to {self.count - 1}")
+
+def check_slots(slot: Array, count: int) -> None:
+    """Raise ProtocolError for a slot that does not exist, or is named twice in one step."""
+    check_known(slot, count)
+    names, repeats = np.unique(slot, return_counts=True)
+    if (repeats > 1).any():
+        raise ProtocolError(f"tensor 'slot' names slot {names[repeats > 1][0]} twice in one step, limit once")
+
+
+def check_known(slot: Array, count: int) -> None:
+    """Raise ProtocolError for a slot that does not exist."""
+    i = _first((slot < 0) | (slot >= count))
+    if i is not None:
+        raise ProtocolError(f"tensor 'slot' is {slot[i]} for sequence {i}, limit 0 to {count - 1}")
+
+
+def check_held(slot: Array, past: Array, stored: Array) -> None:
+    """Raise ProtocolError where a step builds on more rows than its slot holds. stored: of every slot."""
+    i = _first(past > stored[slot])
+    if i is not None:
+        raise ProtocolError(
+            f"tensor 'past_length' is {past[i]} for slot {slot[i]}, limit {stored[slot[i]]}: more than the slot holds"
+        )
 
 
 def feature_counts(step: TargetStep, committed: Array) -> Array:

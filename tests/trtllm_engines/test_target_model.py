@@ -18,8 +18,8 @@ from tests.trtllm_engines.fake_tensorrt_llm import LOGIT_ROWS, ROWS, Network, Ne
 from trtllm_engines import pin
 from trtllm_engines import recipe as recipes
 from trtllm_engines.commands import MODEL_CLASS, MODEL_FILE
+from trtllm_engines.pin import captured_name
 from trtllm_engines.recipe import Recipe
-from trtllm_engines.runtime.contract import captured_name
 
 STUBS = Path(pin.__file__).parent / "stubs" / "tensorrt_llm"
 BUILDABLE = [name for name in recipes.names() if not recipes.load(name).missing]
@@ -159,4 +159,4 @@ def test_the_stand_ins_have_the_recorded_signatures(file: str, name: str) -> Non
 
 
 def test_build_and_runtime_name_the_outputs_alike() -> None:
-    assert [pin.captured_name(layer) for layer in (1, 36)] == [captured_name(layer) for layer in (1, 36)]
+    assert [captured_name(layer) for layer in (1, 36)] == ["captured_1", "captured_36"]
