@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from python_backend.engines.base import DrafterEngine
+from python_backend.engines.torch_attention import on_device
 from python_backend.protocol import (
     Array,
     Description,
@@ -25,6 +26,8 @@ from python_backend.protocol import (
     TargetResult,
     TargetStep,
 )
+
+MANY = 16  # pieces of a slot that are joined; each keeps its whole pass in memory
 
 
 class DeviceTarget(Protocol):
@@ -42,40 +45,55 @@ class DeviceTarget(Protocol):
 
 
 class FeatureStore:
-    """Per slot, the features of committed rows that its drafter has not read yet."""
+    """Per slot, the features of committed rows that its drafter has not read yet.
+
+    They are kept as the passes left them, piece by piece: joining them at each pass would cost the device a kernel a
+    slot.
+    """
 
     def __init__(self, slots: int) -> None:
-        self._rows: list[Tensor | None] = [None] * slots  # [n, F]
-        self._begin: list[int] = [0] * slots  # position of the first
+        self._pieces: list[list[Tensor]] = [[] for _ in range(slots)]  # [n, F] each, neighbours
+        self._begin: list[int] = [0] * slots  # position of the first row
 
     def put(self, slot: Array, past: Array, count: Array, features: Tensor) -> None:
         """Rows past:past + count of each slot; whatever was there from `past` on was rolled back."""
-        pieces = features.split(count.tolist())
-        for s, begin, rows in zip(slot.tolist(), past.tolist(), pieces, strict=True):
-            kept = begin - self._begin[s]
-            before = self._rows[s]
+        for s, begin, rows in zip(slot.tolist(), past.tolist(), features.split(count.tolist()), strict=True):
             if len(rows) == 0:
                 continue
-            if before is None or kept <= 0 or kept > len(before):
-                self._rows[s], self._begin[s] = rows, begin
+            kept = begin - self._begin[s]
+            if 0 < kept <= self._held(s):
+                pieces = [*_part(self._pieces[s], 0, kept), rows]
+                self._pieces[s] = pieces if len(pieces) < MANY else [torch.cat(pieces)]
             else:
-                self._rows[s] = torch.cat((before[:kept], rows))
+                self._pieces[s], self._begin[s] = [rows], begin
 
-    def take(self, slot: int, past: int, count: int) -> Tensor:
-        """[count, F]; those before them are forgotten. Raises ProtocolError where they are not there."""
-        rows, begin = self._rows[slot], self._begin[slot]
-        held = 0 if rows is None else len(rows)
-        if rows is None or past < begin or past + count > begin + held:
+    def take(self, slot: int, past: int, count: int) -> list[Tensor]:
+        """Pieces of [count, F]; rows before them are forgotten. Raises ProtocolError where they are not there."""
+        begin, held = self._begin[slot], self._held(slot)
+        if not self._pieces[slot] or past < begin or past + count > begin + held:
             raise ProtocolError(
                 f"tensor 'context_count' asks for the features of rows {past} to {past + count - 1} of slot {slot}, "
                 f"the target holds those of {held} rows from {begin} on"
             )
-        self._rows[slot], self._begin[slot] = rows[past - begin :], past
-        return rows[past - begin : past - begin + count]
+        self._pieces[slot], self._begin[slot] = _part(self._pieces[slot], past - begin, held), past
+        return _part(self._pieces[slot], 0, count)
 
     def release(self, slot: Array) -> None:
         for s in slot.tolist():
-            self._rows[s] = None
+            self._pieces[s] = []
+
+    def _held(self, slot: int) -> int:
+        return sum(map(len, self._pieces[slot]))
+
+
+def _part(pieces: list[Tensor], first: int, last: int) -> list[Tensor]:
+    """Rows [first, last) of neighbouring pieces."""
+    part = []
+    for piece in pieces:
+        if first <= len(piece) and last >= 0:  # also nothing, in its shape
+            part.append(piece[max(first, 0) : last])
+        first, last = first - len(piece), last - len(piece)
+    return part
 
 
 class HostingTarget:
@@ -115,5 +133,5 @@ class HostedDrafter:
     def _features(self, step: DrafterStep) -> Any:
         """[C, F'] on the device, in the place of the array that comes by wire."""
         rows = zip(step.slot.tolist(), step.past_length.tolist(), step.context_count.tolist(), strict=True)
-        taken = torch.cat([self._store.take(*row) for row in rows])
-        return taken[:, torch.from_numpy(self._columns).to(taken.device)]
+        taken = torch.cat([piece for row in rows for piece in self._store.take(*row)])
+        return taken[:, on_device(self._columns, str(taken.device))]

@@ -25,6 +25,10 @@ Order = npt.NDArray[np.int64]
 MAX_WASTE = 1.5  # padded over needed work of a run, above which a sequence starts a run of its own
 JOINT_ROWS = 16  # sequences with more rows fill the cores alone
 GAP = 8  # on a GPU, slots that a run steps over at a time
+ALIGN = 8  # a GPU's attention copies, in every layer, a mask whose rows are no multiple of this
+
+# Where torch prefers cuDNN's attention, on Hopper and newer, it plans anew for every length of the context: tens of ms.
+torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 class KvCache:
@@ -37,7 +41,7 @@ class KvCache:
     def __init__(
         self, layers: int, slots: int, kv_heads: int, max_length: int, head_dim: int, dtype: torch.dtype, device: str
     ) -> None:
-        shape = (slots, 2, kv_heads, max_length, head_dim)
+        shape = (slots, 2, kv_heads, aligned(max_length), head_dim)
         self.layers = [lazy_zeros(shape, dtype, device) for _ in range(layers)]
 
 
@@ -51,7 +55,7 @@ class Run:
     first_row: int
     last_row: int
     rows: int  # of the longest sequence, n
-    length: int  # of the longest context, L
+    length: int  # of the longest context, L; on a GPU a few hidden rows more where there is a mask
     query_rows: Tensor | None  # [sequences * n] row of each padded query; None where nothing is padded
     answer_rows: Tensor | None  # [rows of the run] padded query of each row
     mask: Tensor | None  # [sequences, 1, n * group, L], added to the scores; None where every row sees everything
@@ -59,13 +63,13 @@ class Run:
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """How the rows of one step are laid out. `order` says where each packed row went."""
+    """How the rows of one step are laid out, on the device. `order` says where each packed row went."""
 
     token: Tensor  # [R]
     slot: Tensor  # [R]
     position: Tensor  # [R]
     runs: list[Run]
-    order: Order  # [R] the row of the pass that holds each packed row
+    order: Tensor  # [R] the row of the pass that holds each packed row
 
 
 def plan(step: TargetStep, group: int, dtype: torch.dtype, device: str, few_runs: bool) -> Plan:
@@ -78,11 +82,11 @@ def plan(step: TargetStep, group: int, dtype: torch.dtype, device: str, few_runs
     spans = join_runs(slot, count) if few_runs else split_runs(slot, past, count)
     starts = row_starts(count)
     return Plan(
-        token=_tensor(step.token_ids[packed].astype(np.int64), device),
-        slot=_tensor(slot[owner], device),
-        position=_tensor(past[owner] + offset, device),
-        runs=[_run(first, last, slot, past, count, starts, group, dtype, device) for first, last in spans],
-        order=np.argsort(packed),
+        token=on_device(step.token_ids[packed].astype(np.int64), device),
+        slot=on_device(slot[owner], device),
+        position=on_device(past[owner] + offset, device),
+        runs=[_run(first, last, slot, past, count, starts, group, dtype, device, few_runs) for first, last in spans],
+        order=on_device(np.argsort(packed), device),
     )
 
 
@@ -143,6 +147,7 @@ def _run(
     group: int,
     dtype: torch.dtype,
     device: str,
+    pad: bool,
 ) -> Run:
     place = slot[first:last] - slot[first]  # slots between them are attended too, and their answers dropped
     sequences = int(place[-1]) + 1
@@ -153,14 +158,15 @@ def _run(
     if (count < rows).any() or sequences > last - first:
         query = np.zeros((sequences, rows), dtype=np.int64)
         query[place] = (starts[first:last] - starts[first])[:, None] + row
-        query_rows = _tensor(query.reshape(-1), device)
+        query_rows = on_device(query.reshape(-1), device)
         owner, offset = row_owners(count)
-        answer_rows = _tensor(place[owner] * rows + offset, device)
+        answer_rows = on_device(place[owner] * rows + offset, device)
     last_seen = np.zeros((sequences, rows), dtype=np.int64)
     last_seen[place] = past[:, None] + row  # each row sees positions up to its own
     mask = None
     if (last_seen < length - 1).any():
-        seen = _tensor(np.repeat(last_seen, group, axis=1), device)  # folded rows: group heads of a row side by side
+        length = aligned(length) if pad else length
+        seen = on_device(np.repeat(last_seen, group, axis=1), device)  # folded rows: group heads of a row side by side
         hidden = torch.arange(length, device=device) > seen[:, :, None]
         mask = torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))[:, None]
     return Run(
@@ -176,8 +182,14 @@ def _run(
     )
 
 
-def _tensor(values: Order, device: str) -> Tensor:
-    return torch.from_numpy(values).to(device)
+def on_device(values: Order, device: str) -> Tensor:
+    """Indices, without waiting for what the device is computing."""
+    return torch.from_numpy(values).to(device, non_blocking=True)
+
+
+def aligned(length: int) -> int:
+    """The next multiple of ALIGN."""
+    return -(-length // ALIGN) * ALIGN
 
 
 def lazy_zeros(shape: tuple[int, ...], dtype: torch.dtype, device: str) -> Tensor:

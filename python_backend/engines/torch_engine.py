@@ -13,7 +13,7 @@ from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
 from python_backend.engines.device_results import result_of, with_features
 from python_backend.engines.slots import Slots, check_fits, committed_rows, feature_counts
-from python_backend.engines.torch_attention import KvCache, plan
+from python_backend.engines.torch_attention import KvCache, on_device, plan
 from python_backend.engines.torch_network import Decoder, Pass
 from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
 from python_backend.sampling import device
@@ -73,12 +73,13 @@ class TorchEngine:
     def step_on_device(self, step: TargetStep) -> tuple[TargetResult, Tensor | None]:
         """A step whose features [C, F] stay on the device, apart from the result."""
         self.slots.begin(step)
+        decided = on_device(logit_rows(step), self.target.device)
         result = self.forward(step)
-        acceptance = self._accept(step, self.network.head(result.hidden[logit_rows(step)]).float())
+        acceptance = self._accept(step, self.network.head(result.hidden[decided]).float())
         counts = feature_counts(step, self.slots.commit(step, acceptance.accepted))
         features = None
         if result.captured:
-            rows = torch.from_numpy(committed_rows(step, counts)).to(self.target.device)
+            rows = on_device(committed_rows(step, counts), self.target.device)
             features = torch.cat([captured[rows] for captured in result.captured], dim=1)
         return result_of(acceptance, counts, features is not None), features
 
