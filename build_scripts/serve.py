@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -11,7 +12,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from build_scripts.server import HOST, POLL_S, REPOSITORY, TROUBLE, TritonServer
+from build_scripts.server import HOST, POLL_S, REPOSITORY, TROUBLE, Report, TritonServer
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -28,19 +29,26 @@ def main(
     ] = REPOSITORY,
 ) -> None:
     """Serve until Ctrl-C, which lets running requests finish."""
-    console = Console()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, _interrupt)
-    status = console.status("checking")
-    try:
-        server = TritonServer(
+    foreground(
+        lambda report: TritonServer(
             http_port=http_port,
             grpc_port=grpc_port,
             metrics_port=metrics_port,
             host=host,
             repository=repository,
-            report=status.update,
+            report=report,
         )
+    )
+
+
+def foreground(make: Callable[[Report], TritonServer]) -> None:
+    """Start a server and serve until a signal. Raises typer.Exit where it does not come up, or ends by itself."""
+    console = Console()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _interrupt)
+    status = console.status("checking")
+    try:
+        server = make(status.update)
         with status:
             server.start()
     except TROUBLE as error:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import os
 import shlex
-import shutil
+import tempfile
 from pathlib import Path
 from typing import Annotated
 
 import typer
+import yaml
 from rich.console import Console
 
+from build_scripts.container_install import find_container_install
 from build_scripts.engines import folded
+from build_scripts.serve import foreground
+from build_scripts.server import CONTROL, COORDINATOR, HOST, Report, TritonServer
 from trtllm_engines import recipe as recipes
-from trtllm_engines.commands import ROOT, Folders, shown
+from trtllm_engines.commands import ROOT, Folders
 from trtllm_engines.pin import EXAMPLES
+from trtllm_engines.plan import GPUS
+from trtllm_engines.recipe import Precision, Recipe
+from trtllm_engines.serve_settings import settings_of
 from trtllm_engines.validate import EngineError, mismatches, read, serving_sm, show
-
-SERVER = "tritonserver"
 
 
 def main(
@@ -27,20 +31,32 @@ def main(
     http_port: Annotated[int, typer.Option(min=1, max=65535)] = 8000,
     grpc_port: Annotated[int, typer.Option(min=1, max=65535)] = 8001,
     metrics_port: Annotated[int, typer.Option(min=1, max=65535)] = 8002,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the command, start nothing.")] = False,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 = all.")] = HOST,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the commands, start nothing.")] = False,
 ) -> None:
-    """Check the engine against its recipe, then become the server."""
+    """Check the engine against its recipe, then serve until Ctrl-C, which lets running requests finish."""
     console = Console()
+
+    def server(settings: Path, report: Report = lambda _: None) -> TritonServer:
+        return TritonServer(
+            http_port=http_port,
+            grpc_port=grpc_port,
+            metrics_port=metrics_port,
+            host=host,
+            environment={"ANGELSPEC_SETTINGS": str(settings)},
+            report=report,
+            install=find_container_install(),
+        )
+
     try:
         recipe = recipes.load(target)
         recipe.check_buildable()
         chosen = recipe.chosen(precision)
         folders = Folders.under(work, recipe, chosen, Path(EXAMPLES))
-        ports = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
-        environment, command = environment_of(folders), command_of(ports)
         if dry_run:
-            variables = [f"{name}={shlex.quote(value)}" for name, value in environment.items()]
-            console.print(f"{' '.join(variables)} \\\n{folded(command)}", markup=False, highlight=False, soft_wrap=True)
+            with tempfile.TemporaryDirectory() as folder:
+                command = server(_settings_file(recipe, chosen, folders, Path(folder))).command()
+            _print_start(command, folders, http_port, console)
             return
         if not folders.settings.is_file():
             raise EngineError(f"'{folders.settings}' is not there: run `make engines TARGET={target}` first")
@@ -48,23 +64,27 @@ def main(
         if found := mismatches(config, stamp, recipe, chosen, serving_sm()):
             console.print(show(found))
             raise typer.Exit(1)
-        if shutil.which(SERVER) is None:
-            raise EngineError(f"there is no {SERVER} here: start in the container, see docs/h20.md")
     except (recipes.RecipeError, EngineError) as error:
         console.print(f"error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
         raise typer.Exit(1) from error
-    os.chdir(ROOT)
-    os.execvpe(SERVER, command, {**os.environ, **environment})
+    foreground(lambda report: server(folders.settings, report))
 
 
-def environment_of(folders: Folders) -> dict[str, str]:
-    """What the server's models need: the settings in force, and threads that sleep while they wait."""
-    return {"ANGELSPEC_SETTINGS": shown(folders.settings), "OMP_WAIT_POLICY": "PASSIVE"}
+def _settings_file(recipe: Recipe, precision: Precision, folders: Folders, scratch: Path) -> Path:
+    """The settings beside the engines, or where there are none yet, what they would be on the smaller H20."""
+    if folders.settings.is_file():
+        return folders.settings
+    file = scratch / folders.settings.name
+    file.write_text(yaml.safe_dump(settings_of(recipe, precision, folders, GPUS[0].memory)))
+    return file
 
 
-def command_of(ports: dict[str, int]) -> list[str]:
-    """Triton over the model repository as it is."""
-    return [SERVER, "--model-repository=model_repository", *(f"--{name}-port={port}" for name, port in ports.items())]
+def _print_start(command: list[str], folders: Folders, http_port: int, console: Console) -> None:
+    """As one would type it; the coordinator is loaded last, once the others can be called."""
+    variables = {"ANGELSPEC_SETTINGS": str(folders.settings), **CONTROL}
+    words = " ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items())
+    load = f"curl -f -X POST localhost:{http_port}/v2/repository/models/{COORDINATOR}/load"
+    console.print(f"{words} \\\n{folded(command)}\n{load}", markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

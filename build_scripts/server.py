@@ -19,7 +19,7 @@ import httpx
 from pydantic import ValidationError
 
 from build_scripts import triton_install
-from build_scripts.triton_install import PreflightError
+from build_scripts.triton_install import Installation, PreflightError
 from python_backend.drafters.registry import hosted
 from python_backend.engines.checkpoint import CheckpointError, resolve_checkpoint
 from python_backend.settings import ROOT, Settings, load
@@ -32,6 +32,7 @@ POLL_S = 0.1
 EXIT_S = 10  # how long Triton waits for models and idle connections once all requests are answered
 LOG_TAIL = 30
 PR_SET_PDEATHSIG = 1
+CONTROL = {"ANGELSPEC_MODEL_CONTROL": "explicit"}  # tells the models that they may load a dead one again
 
 Report = Callable[[str], None]
 
@@ -62,8 +63,10 @@ class TritonServer:
         environment: Mapping[str, str] | None = None,
         log: Path | None = None,
         report: Report = lambda _: None,
+        install: Installation | None = None,
     ) -> None:
-        """report: told what is being waited for. log: the server's output; by default a new file under the cache."""
+        """report: told what is being waited for. log: the server's output; by default a new file under the cache.
+        install: by default the one of our environment."""
         given = {"http": http_port, "grpc": grpc_port, "metrics": metrics_port}
         chosen = iter(triton_install.free_ports(host, 3))
         self.ports = {name: port or next(chosen) for name, port in given.items()}
@@ -71,7 +74,7 @@ class TritonServer:
         self._overrides = dict(environment or {})
         with overridden(self._overrides):
             self.settings: Settings = load()
-        self._install = triton_install.find_install()
+        self._install: Installation = install or triton_install.find_install()
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.log = log or self.settings.cache_dir / "logs" / f"server-{stamp}-{self.ports['http']}.log"
         self.shm_prefix = f"angelspec-{os.getpid()}-{self.ports['http']}-"
@@ -107,10 +110,7 @@ class TritonServer:
 
     def check(self) -> None:
         """Raise PreflightError for the first thing that the server would miss."""
-        triton_install.check_numpy()
-        triton_install.check_shm()
-        self._install.stub(triton_install.PYTHON)
-        triton_install.python_library()
+        self._install.check()
         for name, port in self.ports.items():
             triton_install.check_port(name, self.host, port)
         try:
@@ -122,8 +122,7 @@ class TritonServer:
         """Start and wait until requests are served."""
         self.check()
         self.log.parent.mkdir(parents=True, exist_ok=True)
-        control = {"ANGELSPEC_MODEL_CONTROL": "explicit"}  # tells the models that they may load a dead one again
-        environment = os.environ | triton_install.environment(self._install) | control | self._overrides
+        environment = os.environ | self._install.environment() | CONTROL | self._overrides
         with self.log.open("wb") as log:
             self._process = subprocess.Popen(
                 self.command(),

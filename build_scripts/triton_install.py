@@ -16,6 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Protocol
 
 from python_backend.settings import ROOT
 
@@ -29,6 +30,25 @@ class PreflightError(RuntimeError):
     """Something that the server needs is missing; the message says what to do."""
 
 
+class Installation(Protocol):
+    """A tritonserver on this machine."""
+
+    @property
+    def binary(self) -> Path: ...
+
+    def check(self) -> None:
+        """Raise PreflightError for the first thing that it would miss."""
+        ...
+
+    def backends(self, cache: Path) -> Path:
+        """The backend directory to serve with."""
+        ...
+
+    def environment(self) -> dict[str, str]:
+        """What the server's process needs beside the caller's environment."""
+        ...
+
+
 @dataclass(frozen=True)
 class Install:
     """The wheel's tritonserver and its libraries."""
@@ -40,6 +60,21 @@ class Install:
     @property
     def binary(self) -> Path:
         return self.root / "bin" / "tritonserver"
+
+    def check(self) -> None:
+        check_numpy()
+        check_shm()
+        self.stub(PYTHON)
+        python_library()
+
+    def environment(self) -> dict[str, str]:
+        # The interpreter's own libpython first: another patch release of it cannot load this one's extension modules.
+        libraries = [str(python_library().parent), str(self.libraries), os.environ.get("LD_LIBRARY_PATH", "")]
+        return {
+            "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
+            "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ.get('PATH', '')}",  # the stub takes its prefix from here
+            **models_environment(),
+        }
 
     def stub(self, python: str) -> Path:
         """The Python backend's stub for this Python. Raises PreflightError where the wheel has none."""
@@ -136,14 +171,9 @@ def free_ports(host: str, count: int) -> list[int]:
             probe.close()
 
 
-def environment(install: Install) -> dict[str, str]:
-    """What the server's process needs beside the caller's environment."""
-    # The interpreter's own libpython first: another patch release of it cannot load this one's extension modules.
-    libraries = [str(python_library().parent), str(install.libraries), os.environ.get("LD_LIBRARY_PATH", "")]
-    paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+def models_environment() -> dict[str, str]:
+    """What the models of any server of ours need."""
     return {
-        "LD_LIBRARY_PATH": ":".join(filter(None, libraries)),
-        "PYTHONPATH": ":".join(filter(None, paths)),
-        "PATH": f"{Path(sys.prefix) / 'bin'}:{os.environ.get('PATH', '')}",  # the stub takes its prefix from here
+        "PYTHONPATH": ":".join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", "")))),
         "OMP_WAIT_POLICY": "PASSIVE",  # engine threads that spin would starve the server on few cores
     }

@@ -3,51 +3,64 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
+import yaml
 from typer import Typer
 from typer.testing import CliRunner
 
-from build_scripts import serve_engines
+from build_scripts import container_install, serve_engines
+from build_scripts.container_install import ContainerInstall
+from build_scripts.server import TritonServer
+from build_scripts.triton_install import PreflightError
 from trtllm_engines import pin, validate
+from trtllm_engines import recipe as recipes
+from trtllm_engines.commands import Folders
+from trtllm_engines.plan import GPUS
+from trtllm_engines.serve_settings import settings_of
 
 RECORDED = Path(__file__).parent.parent / "trtllm_engines" / "engine_config.json"
 
 
 @pytest.fixture
-def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def built(tmp_path: Path) -> Path:
     """A folder as `make engines TARGET=qwen3-8b` leaves it on an H20, but for the engine itself."""
     target = tmp_path / "qwen3-8b-bf16" / "target"
     target.mkdir(parents=True)
     (target / "config.json").write_text(RECORDED.read_text())
     (target / pin.STAMP).write_text(json.dumps({"target": "qwen3-8b", "sm": 90}))
     (target / "rank0.engine").touch()
-    (tmp_path / "qwen3-8b-bf16" / "angelspec.yaml").touch()
-    monkeypatch.setattr(shutil, "which", lambda name: f"/opt/bin/{name}")
+    recipe = recipes.load("qwen3-8b")
+    folders = Folders.under(tmp_path, recipe, "bf16", Path(pin.EXAMPLES))
+    folders.settings.write_text(yaml.safe_dump(settings_of(recipe, "bf16", folders, GPUS[0].memory)))
     return tmp_path
 
 
 @pytest.fixture
-def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    calls: list[Any] = []
-    monkeypatch.setattr(os, "execvpe", lambda *call: calls.append(call))
-    monkeypatch.setattr(os, "chdir", lambda _: None)
-    return calls
+def started(monkeypatch: pytest.MonkeyPatch) -> list[TritonServer]:
+    servers: list[TritonServer] = []
+    monkeypatch.setattr(serve_engines, "foreground", lambda make: servers.append(make(lambda _: None)))
+    return servers
 
 
-def test_it_becomes_tritonserver_with_the_settings_of_the_engines(built: Path, started: list[Any]) -> None:
+def test_it_serves_with_the_settings_of_the_engines(built: Path, started: list[TritonServer]) -> None:
     assert run(built, "--http-port", "9000").exit_code == 0
-    ((program, command, environment),) = started
-    assert program == "tritonserver"
-    assert command[1:3] == ["--model-repository=model_repository", "--http-port=9000"]
-    assert environment["ANGELSPEC_SETTINGS"] == str(built / "qwen3-8b-bf16" / "angelspec.yaml")
+    (server,) = started
+    assert server.settings.target.engine_folder == built / "qwen3-8b-bf16" / "target"
+    assert server.http_url == "127.0.0.1:9000"
 
 
-def test_an_engine_that_does_not_fit_is_not_served(built: Path, started: list[Any]) -> None:
+def test_models_are_loaded_as_the_ordinary_launcher_loads_them(built: Path, started: list[TritonServer]) -> None:
+    """Engines and twin at the start; the coordinator by a call once they answer, so it is not among them."""
+    assert run(built).exit_code == 0
+    command = started[0].command()
+    assert "--model-control-mode=explicit" in command
+    loaded = [word.removeprefix("--load-model=") for word in command if word.startswith("--load-model=")]
+    assert loaded == ["target", "drafter_prompt_lookup", "angelspec_infer"]
+
+
+def test_an_engine_that_does_not_fit_is_not_served(built: Path, started: list[TritonServer]) -> None:
     file = built / "qwen3-8b-bf16" / "target" / "config.json"
     config = json.loads(file.read_text())
     config["build_config"]["max_num_tokens"] = 512
@@ -57,31 +70,42 @@ def test_an_engine_that_does_not_fit_is_not_served(built: Path, started: list[An
     assert "2048 or more" in result.output
 
 
-def test_another_gpu_is_not_served(built: Path, started: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_gpu_is_not_served(built: Path, started: list[TritonServer], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serve_engines, "serving_sm", lambda: 100)
     assert validate.serving_sm() == pin.SM  # no GPU here: the check is against H20
     result = run(built)
     assert (result.exit_code, started) == (1, [])
 
 
-def test_without_engines_it_says_how_to_get_them(tmp_path: Path, started: list[Any]) -> None:
+def test_without_engines_it_says_how_to_get_them(tmp_path: Path, started: list[TritonServer]) -> None:
     result = run(tmp_path)
     assert (result.exit_code, started) == (1, [])
     assert "run `make engines TARGET=qwen3-8b` first" in result.output
 
 
 def test_without_tritonserver_it_points_to_the_container(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shutil, "which", lambda _: None)
+    monkeypatch.setattr(container_install.shutil, "which", lambda _: None)
     result = run(built)
     assert result.exit_code == 1
     assert "docs/h20.md" in result.output
 
 
-def test_a_dry_run_prints_the_command_without_engines(tmp_path: Path, started: list[Any]) -> None:
+def test_the_containers_server_finds_its_backends_beside_itself(tmp_path: Path) -> None:
+    install = ContainerInstall(tmp_path / "bin" / "tritonserver")
+    assert install.backends(tmp_path / "cache") == tmp_path / "backends"
+    with pytest.raises(PreflightError, match="no tritonserver here"):
+        install.check()
+    install.binary.parent.mkdir()
+    install.binary.touch()
+    install.check()
+
+
+def test_a_dry_run_prints_the_commands_without_engines(tmp_path: Path, started: list[TritonServer]) -> None:
     result = run(tmp_path, "--dry-run")
     assert (result.exit_code, started) == (0, [])
     assert f"ANGELSPEC_SETTINGS={tmp_path}/qwen3-8b-bf16/angelspec.yaml" in result.output
-    assert "tritonserver --model-repository=model_repository" in result.output
+    assert "--model-control-mode=explicit" in result.output
+    assert "curl -f -X POST localhost:8000/v2/repository/models/angelspec/load" in result.output
 
 
 def run(work: Path, *arguments: str):  # type: ignore[no-untyped-def]

@@ -104,7 +104,7 @@ def test_the_backend_is_laid_out_with_its_stub_once(wheel, tmp_path):
 
 
 def test_the_interpreters_own_library_comes_before_the_wheels(wheel):
-    folders = triton_install.environment(wheel)["LD_LIBRARY_PATH"].split(":")
+    folders = wheel.environment()["LD_LIBRARY_PATH"].split(":")
     assert folders[0] == sysconfig.get_config_var("LIBDIR")
     assert folders[1] == str(wheel.libraries)
 
