@@ -227,6 +227,8 @@ class Open(Message):
     slot: Array = column(np.int32, "B")
     row_count: Array = column(np.int32, "B")  # the whole prompt, at least 1
     token_ids: Array = column(np.int32, "R")
+    unread: Array = column(np.int32, None, no_items, default_factory=partial(np.zeros, 0, np.int32))
+    # slots whose features nobody will read: rows may be held without them
 
     batch_column = "slot"
 
@@ -244,7 +246,7 @@ class Opened(Message):
     """Where each prompt's first step starts: its slot holds `held` committed rows."""
 
     held: Array = column(np.int32, "B")  # below the prompt's length
-    feature_count: Array = column(np.int32, "B", filled(0))  # held; 0 without capture
+    feature_count: Array = column(np.int32, "B", filled(0))  # held; 0 without capture, and may be 0 where unread
     features: Array = column(np.float32, "C", no_features)  # [C, F] captured hidden states of the rows held
 
     batch_column = "held"

@@ -83,7 +83,7 @@ class DecodeLoop:
         for sequence in starting:
             sequence.opened = True
         try:
-            opened = self.target.open(_opening(starting))
+            opened = self.target.open(_opening(starting, self.unread(starting)))
         except EngineLostError as error:
             self.fail_all(list(self.scheduler.running), error)
             return 0
@@ -117,7 +117,7 @@ class DecodeLoop:
 
     def verify(self, batch: Batch, choice: Choice, draft_ids: Array, report: StepReport) -> TargetResult:
         """One call with the rows of all sequences: anchors with kept drafts, then prompt chunks."""
-        step = _target_step(batch, choice.kept, draft_ids, self.unread(batch))
+        step = _target_step(batch, choice.kept, draft_ids, self.unread(batch.sequences))
         self.send()
         start = time.perf_counter()
         result = self.target.step(step)
@@ -125,9 +125,9 @@ class DecodeLoop:
         report.verify_engine_ms = float(result.engine_ms[0])
         return result
 
-    def unread(self, batch: Batch) -> Array:
+    def unread(self, sequences: list[Sequence]) -> Array:
         """Slots whose features no drafter will ask for, and no router either."""
-        silent = [s for s in batch.sequences if not s.undecided and s.drafter not in self.calls.readers]
+        silent = [s for s in sequences if not s.undecided and s.drafter not in self.calls.readers]
         return np.array([s.slot for s in silent if self.captures], dtype=np.int32)
 
     def commit(
@@ -215,11 +215,12 @@ class DecodeLoop:
             self.scheduler.finish(sequence)
 
 
-def _opening(starting: list[Sequence]) -> Open:
+def _opening(starting: list[Sequence], unread: Array) -> Open:
     return Open(
         slot=np.array([s.slot for s in starting], dtype=np.int32),
         row_count=np.array([s.prompt_length for s in starting], dtype=np.int32),
         token_ids=np.array([t for s in starting for t in s.tokens[: s.prompt_length]], dtype=np.int32),
+        unread=unread,
     )
 
 

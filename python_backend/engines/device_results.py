@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from python_backend.protocol import Array, TargetResult
@@ -25,4 +26,10 @@ def result_of(acceptance: Acceptance, counts: Array, captures: bool) -> TargetRe
 
 def with_features(result: TargetResult, features: Tensor | None) -> TargetResult:
     """The result as it goes over the wire. features: [C, F]."""
-    return result if features is None else replace(result, features=features.float().cpu().numpy())
+    return result if features is None else replace(result, features=on_host(features))
+
+
+def on_host(features: Tensor) -> npt.NDArray[np.float32]:
+    """Features as they go over the wire."""
+    array: npt.NDArray[np.float32] = features.float().cpu().numpy()
+    return array

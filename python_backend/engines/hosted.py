@@ -35,7 +35,9 @@ class DeviceTarget(Protocol):
 
     def describe(self) -> Description: ...
 
-    def open(self, opening: Open) -> Opened: ...
+    def open_on_device(self, opening: Open) -> tuple[Opened, Tensor | None]:
+        """What is held; features [C, F] of the rows that `feature_count` counts, apart from the answer."""
+        ...
 
     def step_on_device(self, step: TargetStep) -> tuple[TargetResult, Tensor | None]:
         """A step; features [C, F] of the rows that `feature_count` counts, apart from the result."""
@@ -101,7 +103,14 @@ class HostingTarget:
 
     def __init__(self, engine: DeviceTarget, store: FeatureStore) -> None:
         self._engine, self._store = engine, store
-        self.describe, self.open = engine.describe, engine.open
+        self.describe = engine.describe
+
+    def open(self, opening: Open) -> Opened:
+        opened, features = self._engine.open_on_device(opening)
+        nothing = np.zeros_like(opened.held)
+        if features is not None:
+            self._store.put(opening.slot, nothing, opened.feature_count, features)
+        return replace(opened, feature_count=nothing)
 
     def step(self, step: TargetStep) -> TargetResult:
         result, features = self._engine.step_on_device(step)

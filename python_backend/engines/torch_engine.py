@@ -65,6 +65,9 @@ class TorchEngine:
     def open(self, opening: Open) -> Opened:
         return nothing_held(opening)
 
+    def open_on_device(self, opening: Open) -> tuple[Opened, Tensor | None]:
+        return nothing_held(opening), None
+
     def step(self, step: TargetStep) -> TargetResult:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
         return with_features(*self.step_on_device(step))

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from python_backend.engines.base import EngineError, nothing_held
+from python_backend.engines.base import EngineError
+from python_backend.engines.blocks import BlockTables
 from python_backend.engines.checkpoint import weights_sha256
-from python_backend.engines.device_results import result_of, with_features
+from python_backend.engines.device_results import on_host, result_of, with_features
 from python_backend.engines.slots import Slots, committed_rows, feature_counts
 from python_backend.protocol import Array, Description, Open, Opened, ProtocolError, TargetResult, TargetStep
 from python_backend.sampling.device import accept
@@ -20,8 +21,9 @@ from python_backend.sampling.verify import logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
 from trtllm_engines.pin import TENSORRT_LLM, captured_name
 from trtllm_engines.runtime.config import EngineConfig
-from trtllm_engines.runtime.passes import Passes
-from trtllm_engines.runtime.ranks import announce, announce_release, join_world
+from trtllm_engines.runtime.kept_features import KeptFeatures
+from trtllm_engines.runtime.passes import Layout, Passes
+from trtllm_engines.runtime.ranks import announce, join_world
 
 
 class TensorRtTarget:
@@ -42,7 +44,12 @@ class TensorRtTarget:
         self.passes = Passes(target.engine_folder, self.config, target.feature_layers, self.device)
         self.sha256 = weights_sha256(folder)
         self.slots = Slots(coordinator.max_sequences, coordinator.max_length, self.config.vocabulary)
+        self.kept: KeptFeatures | None = None
+        self.blocks = self._block_tables(keep=0)
         self.warm_up()
+        self.blocks = self._block_tables(keep=target.prefix_cache // self.config.tokens_per_block)
+        if self.blocks.pool.keep and target.feature_layers:
+            self.kept = self._allocate_kept()
 
     def describe(self) -> Description:
         return Description(
@@ -57,11 +64,36 @@ class TensorRtTarget:
             slots=self.slots.count,
             max_length=self.slots.max_length,
             feature_layers=self.target.feature_layers,
-            feature_size=len(self.target.feature_layers) * self.config.hidden,
+            feature_size=self.feature_size,
+            prefix_block=self.blocks.block_size if self.blocks.pool.keep else 0,
         )
 
+    @property
+    def feature_size(self) -> int:
+        return len(self.target.feature_layers) * self.config.hidden
+
     def open(self, opening: Open) -> Opened:
-        return nothing_held(opening)
+        """Let prompts begin with rows that others left. Raises ProtocolError where they break the contract."""
+        opened, features = self.open_on_device(opening)
+        return opened if features is None else replace(opened, features=on_host(features))
+
+    @torch.inference_mode()
+    def open_on_device(self, opening: Open) -> tuple[Opened, Tensor | None]:
+        """The same with the features [C, F] on the device, apart from the answer."""
+        prompts = self.slots.open(opening)
+        unread = np.isin(opening.slot, opening.unread)
+        for slot, tokens, silent in zip(opening.slot, prompts, unread, strict=True):
+            self.slots.stored[slot] = self.blocks.open(int(slot), tokens)
+            if self.kept and not silent:
+                self._shorten(int(slot), self.kept)
+        held = self.slots.stored[opening.slot]
+        count = np.where(unread | (self.kept is None), 0, held)
+        nothing = np.zeros((0, 0), dtype=np.float32)
+        features = None
+        if self.kept and count.any():
+            with self.passes.on_stream():
+                features = self.kept.read(self.blocks.indices(opening.slot[~unread]).indices)
+        return Opened(held=held, feature_count=count.astype(np.int32), features=nothing), features
 
     def step(self, step: TargetStep) -> TargetResult:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""
@@ -77,20 +109,31 @@ class TensorRtTarget:
             )
         self.slots.begin(step)
         wanted = logit_rows(step)
-        if self.world:
-            announce(self.world, step, wanted)
         with self.passes.on_stream():
-            logits = self.passes.run(step, wanted)
+            logits = self.passes.run(step, wanted, self.lay_out(step, wanted))
             acceptance = accept(step, logits, self.slots.history)
-            counts = feature_counts(step, self.slots.commit(step, acceptance.accepted))
+            committed = self.slots.commit(step, acceptance.accepted)
+            counts = feature_counts(step, committed)
             features = self._features(committed_rows(step, counts))
+            if self.kept and features is not None:
+                self._keep(step, committed, counts, features, self.kept)
+        self.blocks.seal(step.slot, self.slots.stored[step.slot], self.slots.history.tokens)
         return result_of(acceptance, counts, features is not None), features
+
+    def lay_out(self, step: TargetStep, wanted: Array) -> Layout:
+        """Blocks for the rows of a step; the other ranks hear of the pass."""
+        copies = self.blocks.prepare(step.slot, step.past_length, step.past_length + step.row_count)
+        layout = Layout(copies, self.blocks.table[step.slot])
+        if self.world:
+            announce(self.world, step, wanted, layout)
+        if self.kept:
+            for copy in copies:
+                self.kept.copy(copy)
+        return layout
 
     def release(self, slot: Array) -> None:
         self.slots.release(slot)
-        if self.world:
-            announce_release(self.world, slot)
-        self.passes.release(slot)
+        self.blocks.release(slot)
 
     def warm_up(self) -> None:
         """The first passes of a process load kernels and size workspaces: make them before anybody waits."""
@@ -115,6 +158,29 @@ class TensorRtTarget:
             return None
         index = torch.from_numpy(rows).to(self.device)
         return torch.cat([self.passes.outputs[captured_name(i)][index] for i in self.target.feature_layers], dim=1)
+
+    def _keep(self, step: TargetStep, committed: Array, counts: Array, features: Tensor, kept: KeptFeatures) -> None:
+        """Features of the rows that were committed, for sequences that begin with them. counts: those that are read."""
+        silent = counts < committed
+        kept.forget(*self.blocks.places(step.slot[silent], step.past_length[silent], committed[silent]))
+        kept.write(*self.blocks.places(step.slot, step.past_length, counts), features)
+
+    def _shorten(self, slot: int, kept: KeptFeatures) -> None:
+        """Let a sequence that has just been opened hold only rows whose features are there."""
+        rows = kept.whole(self.blocks.indices(np.array([slot])).indices) * self.blocks.block_size
+        self.blocks.prepare(np.array([slot]), np.array([rows]), np.array([rows]))
+        self.slots.stored[slot] = rows
+
+    def _block_tables(self, keep: int) -> BlockTables:
+        return BlockTables(self.slots.count, self.slots.max_length, self.config.tokens_per_block, keep)
+
+    def _allocate_kept(self) -> KeptFeatures:
+        """Room for the blocks that are kept, and for those that one step writes."""
+        pool, size = self.blocks.pool, self.blocks.block_size
+        room = min(pool.count, pool.keep + self.slots.count + self.config.max_rows // size)
+        dtype: torch.dtype = getattr(torch, self.config.dtype)
+        with self.passes.on_stream():
+            return KeptFeatures(pool.count, room, size, self.feature_size, dtype, self.device)
 
 
 def used(built: EngineConfig, coordinator: CoordinatorSettings) -> EngineConfig:

@@ -10,7 +10,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from python_backend.engines.blocks import BlockTables
 from python_backend.protocol import Array, TargetStep
 from python_backend.rows import row_owners
 from trtllm_engines.runtime.config import EngineConfig
@@ -56,12 +55,13 @@ class PassInputs:
         self._device = torch.zeros(total, dtype=torch.int32, device=device)
         self._fixed, self._more = _fixed(config, pool_address, device), more or {}
 
-    def fill(self, step: TargetStep, blocks: BlockTables, wanted: Array) -> dict[str, Tensor]:
+    def fill(self, step: TargetStep, table: Array, wanted: Array) -> dict[str, Tensor]:
         """The inputs by name for all rows of a step, valid until the next one.
 
-        wanted: [N] rising packed rows that need logits, at least one. The copy is queued on the current stream.
+        table: [B, P] blocks of each sequence. wanted: [N] rising packed rows that need logits, at least one. The
+        copy is queued on the current stream.
         """
-        values = self._values(step, blocks, wanted)
+        values = self._values(step, table, wanted)
         for name, value in values.items():
             start = self._start[name]
             self._written[start : start + value.size] = value.reshape(-1)
@@ -69,7 +69,7 @@ class PassInputs:
         counts = {"B": len(step.slot), "R": len(step.token_ids), "N": len(wanted), **self._longest}
         return {rule.name: self._view(rule, counts) for rule in self.rules} | self._more
 
-    def _values(self, step: TargetStep, blocks: BlockTables, wanted: Array) -> dict[str, npt.NDArray[Any]]:
+    def _values(self, step: TargetStep, table: Array, wanted: Array) -> dict[str, npt.NDArray[Any]]:
         owner, offset = row_owners(step.row_count)
         return {
             "input_ids": step.token_ids,
@@ -77,7 +77,7 @@ class PassInputs:
             "last_token_ids": wanted + 1,
             "sequence_length": step.past_length + step.row_count,
             "context_lengths": step.row_count,
-            "kv_cache_block_offsets": block_offsets(blocks, step.slot, self._layers),
+            "kv_cache_block_offsets": block_offsets(table, self._layers),
         }
 
     def _view(self, rule: Rule, counts: dict[str, int]) -> Tensor:
@@ -91,12 +91,12 @@ class PassInputs:
         return memory[start : start + math.prod(shape)].view(shape)
 
 
-def block_offsets(blocks: BlockTables, slot: Array, layers: int) -> npt.NDArray[np.int32]:
-    """[1, B, 2, blocks of the longest sequence] where keys and values of each block begin, in blocks of one layer.
+def block_offsets(table: Array, layers: int) -> npt.NDArray[np.int32]:
+    """[1, B, 2, P] where keys and values of each block begin, in blocks of one layer.
 
     What lies beyond the blocks that a slot holds is never read.
     """
-    first = blocks.table[slot] * np.int32(2 * layers)
+    first = table * np.int32(2 * layers)
     return np.stack((first, first + 1), axis=1)[None]
 
 

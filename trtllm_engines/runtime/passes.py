@@ -1,17 +1,18 @@
-"""Passes of one rank's engine: its session, its KV blocks and its tensors on the device."""
+"""Passes of one rank's engine: its session, the memory of its KV blocks and its tensors on the device."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from python_backend.engines.base import EngineError
-from python_backend.engines.blocks import BlockTables
+from python_backend.engines.blocks import Copy
 from python_backend.protocol import Array, TargetStep
 from trtllm_engines.runtime.config import EngineConfig
 from trtllm_engines.runtime.contract import LOGITS, padded_vocabulary
@@ -19,6 +20,13 @@ from trtllm_engines.runtime.inputs import PassInputs
 from trtllm_engines.runtime.session import EngineSession
 
 GIB = 2**30
+
+
+class Layout(NamedTuple):
+    """Where the rows of a pass lie: decided by rank 0, the same on all of them."""
+
+    copies: list[Copy]  # of blocks, before the pass and in this order
+    table: Array  # [B, P] blocks of each sequence
 
 
 class Passes:
@@ -31,7 +39,6 @@ class Passes:
         self.config, self.device = config, device
         self.session = EngineSession(folder, rank)
         self.session.check(config, captured)
-        self.blocks = BlockTables(config.max_sequences, config.max_length, config.tokens_per_block)
         self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
         with self.on_stream():
             self.pool = allocate_pool(config, device)
@@ -40,21 +47,19 @@ class Passes:
             self.outputs = self._allocate_outputs()
 
     @torch.inference_mode()
-    def run(self, step: TargetStep, wanted: Array) -> Tensor:
+    def run(self, step: TargetStep, wanted: Array, layout: Layout) -> Tensor:
         """Run all rows of a step. wanted: [N] rows that need logits. Returns [N, vocabulary] float32 on the device.
 
         The captured states of the pass are in `outputs` then; logits and states are valid until the next pass.
         """
-        self.blocks.prepare(step.slot, step.past_length, step.past_length + step.row_count)
+        for copy in layout.copies:
+            self.pool[copy.target] = self.pool[copy.source]
         asked = wanted if len(wanted) else np.array([len(step.token_ids) - 1])  # the engine has to be asked for one
-        inputs = self.inputs.fill(step, self.blocks, asked)
+        inputs = self.inputs.fill(step, layout.table, asked)
         rows = {name: len(asked) if name == LOGITS else len(step.token_ids) for name in self.outputs}
         outputs = {name: self.outputs[name][:count] for name, count in rows.items()}
         self.session.run(inputs, outputs, self.stream.cuda_stream if self.stream else 0)
         return outputs[LOGITS][: len(wanted), : self.config.vocabulary].float()
-
-    def release(self, slot: Array) -> None:
-        self.blocks.release(slot)
 
     def _allocate_outputs(self) -> dict[str, Tensor]:
         """Memory for every output, also for those that nobody asked for: the engine writes them all."""

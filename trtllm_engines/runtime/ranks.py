@@ -2,8 +2,9 @@
 
     mpirun -n 1 tritonserver --model-repository=model_repository : -n 3 python3 -m trtllm_engines.runtime.rank
 
-All ranks hear of every pass before it starts and run it on their part of the weights and of the KV heads; NCCL, inside
-the engine, joins what they computed. Every rank has the whole logits then, and only rank 0 looks at them.
+All ranks hear of every pass before it starts, with the blocks that rank 0 has chosen for its rows, and run it on their
+part of the weights and of the KV heads; NCCL, inside the engine, joins what they computed. Every rank has the whole
+logits then, and only rank 0 looks at them.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from typing import Any, Protocol
 
 from python_backend.engines.base import EngineError
 from python_backend.protocol import Array, TargetStep
-from trtllm_engines.runtime.passes import Passes
+from trtllm_engines.runtime.passes import Layout, Passes
 
-PASS, RELEASE, END = "pass", "release", "end"
+PASS, END = "pass", "end"
 
 
 class World(Protocol):
@@ -44,13 +45,9 @@ def join_world(ranks: int) -> World | None:
     return world
 
 
-def announce(world: World, step: TargetStep, wanted: Array) -> None:
+def announce(world: World, step: TargetStep, wanted: Array, layout: Layout) -> None:
     """Let the other ranks run a pass."""
-    world.bcast((PASS, step.encode(), wanted))
-
-
-def announce_release(world: World, slot: Array) -> None:
-    world.bcast((RELEASE, slot))
+    world.bcast((PASS, step.encode(), wanted, layout))
 
 
 def follow(world: World, passes: Passes) -> None:
@@ -59,8 +56,6 @@ def follow(world: World, passes: Passes) -> None:
         kind, *content = world.bcast(None)
         if kind == PASS:
             with passes.on_stream():
-                passes.run(TargetStep.decode(content[0]), content[1])
-        elif kind == RELEASE:
-            passes.release(content[0])
+                passes.run(TargetStep.decode(content[0]), *content[1:])
         else:
             return

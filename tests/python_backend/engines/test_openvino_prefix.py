@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from python_backend.drafters.prompt_lookup import PromptLookup
 from python_backend.engines.openvino_engine import OpenVinoEngine
-from python_backend.protocol import Array, Open, Opened, ProtocolError, TargetResult, TargetStep
+from python_backend.protocol import Array, ProtocolError
 from tests.checkpoints import VOCABULARY, Part, make_step
-from tests.host import Answer, ask, settings_for, start
 from tests.openvino_targets import load_openvino
+from tests.prefixes import Recorder, converse, opening, tokens
 
 SLOTS, LAYERS, BLOCK = 6, (0, 3), 32
 
@@ -27,18 +26,6 @@ def engine(tiny_llama: Path) -> OpenVinoEngine:
 def forgetful(tiny_llama: Path) -> OpenVinoEngine:
     """The same engine, which begins every sequence from nothing."""
     return load_openvino(tiny_llama, SLOTS, invariant=True, feature_layers=LAYERS, prefix_cache=0)
-
-
-def tokens(count: int, seed: int = 0) -> list[int]:
-    return np.random.default_rng(seed).integers(0, VOCABULARY, count).tolist()
-
-
-def opening(*prompts: tuple[int, list[int]]) -> Open:
-    return Open(
-        slot=np.array([slot for slot, _ in prompts], dtype=np.int32),
-        row_count=np.array([len(prompt) for _, prompt in prompts], dtype=np.int32),
-        token_ids=np.array([t for _, prompt in prompts for t in prompt], dtype=np.int32),
-    )
 
 
 def commit(engine: OpenVinoEngine, slot: int, text: list[int], past: int = 0) -> Array:
@@ -143,57 +130,15 @@ def test_an_opening_that_breaks_the_contract_is_refused_and_changes_nothing(
     assert forgetful.slots.stored.tolist() == [0, 3, 0, 0, 0, 0]
 
 
-class Recorder:
-    """The engine, how many rows its openings held and how many drafts it accepted."""
-
-    def __init__(self, engine: OpenVinoEngine) -> None:
-        self.describe, self.release = engine.describe, engine.release
-        self.engine, self.held, self.accepted, self.rejected = engine, 0, 0, 0
-
-    def step(self, step: TargetStep) -> TargetResult:
-        result = self.engine.step(step)
-        self.accepted += int(result.accepted.sum())
-        self.rejected += int((step.draft_count - result.accepted).sum())
-        return result
-
-    def open(self, asked: Open) -> Opened:
-        opened = self.engine.open(asked)
-        self.held += int(opened.held.sum())
-        return opened
-
-
-def converse(engine: Recorder, folder: Path) -> list[list[int]]:
-    """Answers of chats that begin alike, several turns each, served together; some clients leave."""
-    settings = settings_for(
-        ["lookup"], cache_dir=folder, coordinator={"max_sequences": SLOTS}, budget={"policy": "fixed"}
-    )
-    service = start(settings, engine, {"lookup": PromptLookup("lookup", SLOTS, 256, 4)})
-    chats = [[*tokens(45), *tokens(5 + i % 3, i % 4)] for i in range(8)]
-    outputs: list[list[int]] = []
-    for turn in range(3):
-        answers: list[Answer] = []
-        for i, chat in enumerate(chats):
-            sampling = {"temperature": 1.0, "seed": 10 * i + turn} if i % 2 else {}
-            sampling["repetition_penalty"] = 0.7  # looks back on held rows, and repeats them: drafts get accepted
-            answers.append(ask(service, input_ids=chat, max_tokens=30, end_id=-1, stream=True, **sampling))
-            if i % 3 == turn:
-                ask(service, input_ids=[*chat, 1], max_tokens=50, end_id=-1).cancelled = True
-        for i, answer in enumerate(answers):
-            outputs.append(answer.wait().ids)
-            chats[i] = [*chats[i], *answer.ids, *tokens(5, 100 + turn)]
-    service.shutdown()
-    return outputs
-
-
 @pytest.mark.parametrize("rows", [8192, 3 * BLOCK])
 def test_chats_of_several_turns_are_answered_the_same_with_and_without(
     tiny_llama: Path, tmp_path: Path, forgetful: OpenVinoEngine, rows: int
 ) -> None:
     """Shared beginnings, drafts, rejected rows, cancelled requests; with few kept rows also eviction."""
     forgetful.release(np.arange(SLOTS))
-    expected = converse(Recorder(forgetful), tmp_path)
+    expected = converse(Recorder(forgetful), SLOTS, tmp_path)
     sharing = Recorder(load_openvino(tiny_llama, SLOTS, invariant=True, feature_layers=LAYERS, prefix_cache=rows))
-    assert converse(sharing, tmp_path) == expected
+    assert converse(sharing, SLOTS, tmp_path) == expected
     assert sharing.held > 8 * BLOCK
     assert min(sharing.accepted, sharing.rejected) > 10
     pool = sharing.engine.blocks.pool

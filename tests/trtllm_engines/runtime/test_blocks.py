@@ -45,7 +45,7 @@ def test_no_block_is_leaked_or_used_twice_and_a_rollback_keeps_what_is_below(see
 def test_offsets_name_keys_and_values_of_a_block_in_the_first_layer() -> None:
     tables = BlockTables(SLOTS, MAX_LENGTH, BLOCK)
     tables.prepare(np.array([4, 1]), np.array([0, 0]), np.array([33, 5]))
-    offsets = block_offsets(tables, np.array([1, 4]), LAYERS)
+    offsets = block_offsets(tables.table[[1, 4]], LAYERS)
     assert offsets.shape == (1, 2, 2, 7)
     assert offsets[0, 1, :, :2].tolist() == [[0, 6], [1, 7]]
     assert offsets[0, 0, :, 0].tolist() == [12, 13]

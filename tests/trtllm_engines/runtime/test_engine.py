@@ -39,7 +39,8 @@ def all_logits(engine: Any, *parts: Part) -> Any:
     """Logits of every row of a step that keeps all of them."""
     step = make_step(*parts)
     engine.slots.begin(step)
-    logits = engine.passes.run(step, np.arange(len(step.token_ids)))
+    wanted = np.arange(len(step.token_ids))
+    logits = engine.passes.run(step, wanted, engine.lay_out(step, wanted))
     engine.slots.commit(step, step.draft_count)
     return logits.numpy().copy()
 
@@ -79,7 +80,7 @@ def test_ragged_steps_with_rollback_and_release_equal_recomputation(
         expected = np.concatenate([from_scratch(scratch, stored[p.slot])[-len(p.tokens) :] for p in parts])
         np.testing.assert_allclose(actual, expected, rtol=1e-3, atol=1e-3)
     engine.release(np.arange(SLOTS))
-    assert len(engine.passes.blocks.pool.free) == engine.passes.blocks.pool.count
+    assert len(engine.blocks.pool.free) == engine.blocks.pool.count
 
 
 @pytest.mark.parametrize("kind", MODELS)
@@ -122,7 +123,7 @@ def test_features_can_stay_on_the_device(build: Build) -> None:
 def test_a_warm_engine_starts_with_empty_slots_and_all_blocks_free(build: Build) -> None:
     engine = build()
     assert not engine.slots.stored.any()
-    assert len(engine.passes.blocks.pool.free) == engine.passes.blocks.pool.count
+    assert len(engine.blocks.pool.free) == engine.blocks.pool.count
     assert engine.passes.session._session.passes == 2
 
 
