@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from training.corpus import Sample
 
@@ -60,18 +61,12 @@ class Batch(NamedTuple):
 
 def collate(texts: Sequence[Text], hidden_size: int, device: str) -> Batch:
     """Pad texts to the longest, in float32."""
-    rows = [len(text.ids) - 1 for text in texts]
-    states = torch.zeros(len(texts), max(rows), texts[0].states.shape[1])
-    ids = torch.zeros(len(texts), max(rows) + 1, dtype=torch.int64)
-    for i, (text, n) in enumerate(zip(texts, rows, strict=True)):
-        states[i, :n] = text.states
-        ids[i, : n + 1] = torch.from_numpy(text.ids)
-    states = states.to(device)
+    states = pad_sequence([text.states for text in texts], batch_first=True).to(device).float()
     return Batch(
         features=states[..., :-hidden_size],
         final=states[..., -hidden_size:],
-        ids=ids.to(device),
-        rows=torch.tensor(rows, device=device),
+        ids=pad_sequence([torch.from_numpy(text.ids) for text in texts], batch_first=True).to(device),
+        rows=torch.tensor([len(text.ids) - 1 for text in texts], device=device),
         start=torch.tensor([text.response_start for text in texts], device=device),
     )
 

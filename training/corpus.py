@@ -61,6 +61,18 @@ class Shard:
         """Token ids of each sequence."""
         return np.split(self.tokens.astype(np.int64), np.cumsum(self.length)[:-1])
 
+    def sample(self, i: int, features: torch.Tensor) -> Sample:
+        """Sequence i with its features."""
+        start = int(self.length[:i].sum())
+        return Sample(
+            ids=self.tokens[start : start + self.length[i]].astype(np.int64),
+            response_start=int(self.response_start[i]),
+            domain=WORKLOADS[self.domain[i]],
+            temperature=float(self.temperature[i]),
+            seed=int(self.seed[i]),
+            features=features,
+        )
+
     def save(self, file: Path) -> None:
         """Appears under its name only when it is whole."""
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -136,18 +148,11 @@ class Corpus:
     def samples(self, index: int) -> Iterator[Sample]:
         """Sequences of one shard; each one's features are read when it is its turn."""
         shard = Shard.load(self.files[index])
-        starts, ids = shard.row_starts, shard.ids()
+        starts = shard.row_starts
         with safe_open(self.features_file(index, shard), framework="pt") as stored:
             features = stored.get_slice("features")
             for i in range(len(shard)):
-                yield Sample(
-                    ids=ids[i],
-                    response_start=int(shard.response_start[i]),
-                    domain=WORKLOADS[shard.domain[i]],
-                    temperature=float(shard.temperature[i]),
-                    seed=int(shard.seed[i]),
-                    features=features[int(starts[i]) : int(starts[i + 1])],
-                )
+                yield shard.sample(i, features[int(starts[i]) : int(starts[i + 1])])
 
     def features_file(self, index: int, shard: Shard) -> Path:
         """Where a shard's features are, computed now if they are not there."""

@@ -35,15 +35,15 @@ def noisy_pick(seed: int, temperature: float, vocabulary_size: int, first_positi
         return fields[position]
 
     def pick(tokens: Tensor, logits: Tensor, number: int) -> Tensor:
-        rows = [gumbel(first_position + i + 1 + number)[row] for i, row in enumerate(tokens.numpy())]
-        return (logits / temperature + torch.from_numpy(np.stack(rows))).argmax(-1)
+        rows = [gumbel(first_position + i + 1 + number)[row] for i, row in enumerate(tokens.cpu().numpy())]
+        return (logits / temperature + torch.from_numpy(np.stack(rows)).to(logits.device)).argmax(-1)
 
     return pick
 
 
 def draft_text(network: Network, text: Text, sample: Sample, depth: int) -> Drafts:
     """Drafts from every token of a text's response, sampled as the text was."""
-    batch = collate([text], network.config.hidden_size, "cpu")
+    batch = collate([text], network.config.hidden_size, network.head.device.type)
     if sample.temperature == 0:
         return draft_everywhere(network, batch, depth)[0]
     return draft_everywhere(

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from python_backend.drafters.network import DraftNetwork
 from training import losses
@@ -14,25 +13,28 @@ from training.losses import Chains
 from training.recipe import Stage
 from training.unroll import Unrolled
 
-ROWS_AT_ONCE = 168  # logits of 168 x 16,384 float32 are 11 MB
+ROWS_AT_ONCE = {"cpu": 168, "cuda": 4096}  # logits of 168 x 16,384 float32 are 11 MB and stay in the cache
 
 
-@dataclass
 class Tally:
-    """Sums over chains, for the log."""
+    """Sums over chains, for the log. They stay on the device until somebody asks."""
 
-    loss: float = 0.0
-    weight: float = 0.0
-    length: float = 0.0  # expected accepted drafts
-    chains: int = 0
-    agreed: dict[int, float] = field(default_factory=dict)  # depth -> drafts that are the target's first choice
-    reached: dict[int, float] = field(default_factory=dict)  # depth -> drafts whose predecessors all are
+    def __init__(self) -> None:
+        self.loss: Tensor | float = 0.0
+        self.weight: Tensor | float = 0.0
+        self.length: Tensor | float = 0.0  # expected accepted drafts
+        self.chains = 0
+        self.agreed: list[Tensor] = []  # [D] each: drafts that are the target's first choice
+        self.reached: list[Tensor] = []  # [D] each: drafts whose predecessors all are
 
     def summary(self) -> dict[str, float]:
-        conditional = {f"agree_{d + 1}": self.agreed[d] / max(self.reached[d], 1) for d in sorted(self.agreed)}
+        if not self.chains:
+            return {}
+        agreed, reached = (pad_sequence(parts).sum(1).tolist() for parts in (self.agreed, self.reached))
+        conditional = {f"agree_{d + 1}": a / max(r, 1) for d, (a, r) in enumerate(zip(agreed, reached, strict=True))}
         return {
-            "loss": self.loss / max(self.weight, 1e-9),
-            "expected_drafts": self.length / max(self.chains, 1),
+            "loss": float(self.loss) / max(float(self.weight), 1e-9),
+            "expected_drafts": float(self.length) / self.chains,
         } | conditional
 
 
@@ -48,7 +50,7 @@ def backward(network: DraftNetwork, batch: Batch, unrolled: Unrolled, stage: Sta
     teacher, index = teacher_probabilities(network, batch, unrolled.row, unrolled.valid)
     hidden = unrolled.hidden.detach().requires_grad_()
     weight = torch.zeros((), device=hidden.device)
-    chains_at_once = max(ROWS_AT_ONCE // hidden.shape[1], 1)
+    chains_at_once = max(ROWS_AT_ONCE[hidden.device.type] // hidden.shape[1], 1)
     for begin in range(0, len(hidden), chains_at_once):
         part = slice(begin, begin + chains_at_once)
         chains = Chains(
@@ -61,7 +63,7 @@ def backward(network: DraftNetwork, batch: Batch, unrolled: Unrolled, stage: Sta
         value.backward()
         weight += weights.detach()
         _count(tally, chains, value)
-    tally.weight += float(weight)
+    tally.weight += weight
     for parameter in network.parameters():  # those of the head have theirs already
         if parameter.grad is not None:
             parameter.grad /= weight
@@ -74,9 +76,8 @@ def _count(tally: Tally, chains: Chains, value: Tensor) -> None:
     alpha = losses.accepted(chains)
     agree = (chains.logits.argmax(-1) == chains.teacher.argmax(-1)) & chains.valid
     reached = torch.cat((torch.ones_like(agree[:, :1]), agree[:, :-1].cumprod(1).bool()), 1) & chains.valid
-    tally.loss += float(value)
-    tally.length += float(losses.expected_length(alpha, chains.valid).sum())
+    tally.loss += value.detach()
+    tally.length += losses.expected_length(alpha, chains.valid).sum()
     tally.chains += len(alpha)
-    for d in range(agree.shape[1]):
-        tally.agreed[d] = tally.agreed.get(d, 0.0) + float((agree & reached)[:, d].sum())
-        tally.reached[d] = tally.reached.get(d, 0.0) + float(reached[:, d].sum())
+    tally.agreed.append((agree & reached).sum(0))
+    tally.reached.append(reached.sum(0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import matplotlib
 
@@ -10,6 +11,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
+from python_backend.settings import WORKLOADS
 from training.simulate import Acceptance
 
 
@@ -37,6 +39,33 @@ def plot_acceptance(results: dict[float, dict[str, dict[str, Acceptance]]], path
         lines.set_ylim(0, 1)
         lines.grid(alpha=0.3)
         lines.legend(fontsize=8)
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+    plt.close(figure)
+
+
+def plot_experiments(groups: dict[str, dict[str, list[dict[str, Any]]]], path: Path) -> None:
+    """Mean acceptance length of each run by domain, a panel a comparison; the whiskers span the seeds.
+
+    groups: title -> run -> one card a seed.
+    """
+    figure, panels = plt.subplots(len(groups), 1, figsize=(9, 2.6 * len(groups)), squeeze=False)
+    for (title, runs), panel in zip(groups.items(), panels[:, 0], strict=True):
+        width = 0.8 / len(runs)
+        for i, (run, cards) in enumerate(runs.items()):
+            lengths = np.array(
+                [[c["held_out_temperature_0"][d]["mean_acceptance_length"] for d in WORKLOADS] for c in cards]
+            )
+            mean = lengths.mean(0)
+            at = np.arange(len(WORKLOADS)) + (i - (len(runs) - 1) / 2) * width
+            spread = np.abs(np.stack((lengths.min(0), lengths.max(0))) - mean)
+            drawn = panel.bar(at, mean, width * 0.95, yerr=spread, capsize=2, label=run)
+            panel.bar_label(drawn, fmt="%.2f", fontsize=7, padding=2)
+        panel.set_xticks(np.arange(len(WORKLOADS)), WORKLOADS)
+        panel.set_ylim(1, None)
+        panel.set_ylabel("mean acceptance length")
+        panel.set_title(title, fontsize=9, loc="left")
+        panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)

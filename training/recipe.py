@@ -8,7 +8,8 @@ from typing import Self
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from python_backend.drafters.config import Kind
+from python_backend.drafters.config import Head, Kind
+from python_backend.settings import Workload
 from training.losses import LossName, Weighting
 
 
@@ -29,6 +30,7 @@ class Recipe(Section):
     kind: Kind
     depth: int = Field(ge=1, description="drafts of a chain when it is served")
     layers: int = Field(1, ge=1)
+    head: Head | None = Field(None, description="of a block drafter, instead of its kind's own")
     feature_layers: tuple[int, ...] = Field(
         min_length=1, description="captured layers; the number of layers: the final norm"
     )
@@ -44,6 +46,7 @@ class Recipe(Section):
     weight_decay: float = 0.01
     anchors: int = Field(24, ge=1, description="blocks of a sequence at the full depth; more where they are shorter")
     off_path_weight: float = Field(0.25, description="of recurrent chains whose earlier draft already missed")
+    domains: tuple[Workload, ...] = Field((), description="of the corpus that it learns from; none named: all")
     seed: int = 0
 
     @model_validator(mode="after")

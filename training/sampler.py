@@ -14,7 +14,7 @@ from python_backend.sampling.params import SamplingParams, columns
 from training.requests import ChatFormat, Request
 from training.stops import Stop, StopRule
 
-PREFILL_ROWS = 128  # prompt rows of a step, beside the decoding rows
+PREFILL_ROWS = 128  # prompt rows of a step, beside the decoding rows; as many as slots where these are more
 USER_TURN = SamplingParams(temperature=1.0, top_p=0.95)
 SHORTEST_TURN, LONGEST_TURN = 4, 96  # tokens of a user turn that the model writes; others are dropped
 SHORT_ANSWER = 128  # tokens of a first answer that may be followed by a second user turn
@@ -29,7 +29,7 @@ class Written:
     ids: tuple[int, ...]
     response_start: int  # of the last answer
     stop: Stop
-    features: torch.Tensor  # [len(ids) - 1, F] bfloat16
+    features: torch.Tensor  # [len(ids) - 1, F] bfloat16; F is 0 where the engine captures nothing
 
     @property
     def response_length(self) -> int:
@@ -93,7 +93,7 @@ class Sampler:
                     running.append(self._begin(request, free.pop()))
             if not running:
                 return
-            fed, result = self._step(running)
+            fed, rows, result = self._step(running)
             emitted = 0
             for i, conversation in enumerate(fed):
                 token = int(result.next_token[i])
@@ -106,7 +106,7 @@ class Sampler:
                 if stop and (written := _finish(conversation, stop)).response_length >= SHORTEST_ANSWER:
                     done += written.response_length
                     yield written
-            on_step(emitted, int(result.feature_count.sum()))
+            on_step(emitted, rows)
 
     def _fits(self, request: Request) -> bool:
         """Whether its prompt and a user turn leave room for the whole answer."""
@@ -123,9 +123,10 @@ class Sampler:
         conversation.response_start = len(conversation.ids)
         conversation.rule = StopRule((*self.end_ids, *self.control), conversation.request.cap)
 
-    def _step(self, running: list[Conversation]) -> tuple[list[Conversation], TargetResult]:
-        """One pass: a row of everyone who decodes, and prompt chunks within the budget."""
-        budget, fed, counts = PREFILL_ROWS, [], []
+    def _step(self, running: list[Conversation]) -> tuple[list[Conversation], int, TargetResult]:
+        """One pass: a row of everyone who decodes, and prompt chunks within the budget. Returns who was fed, with how
+        many rows in all, and what came of it."""
+        budget, fed, counts = max(PREFILL_ROWS, len(self.buffers)), [], []
         for conversation in running:
             count = conversation.pending
             if count > 1:
@@ -146,12 +147,14 @@ class Sampler:
                 token_ids=np.array([t for r in rows for t in r], dtype=np.int32),
             )
         )
-        features, starts = torch.from_numpy(result.features).bfloat16(), row_starts(result.feature_count)
-        for i, conversation in enumerate(fed):
-            captured = features[starts[i] : starts[i + 1]]
-            conversation.features[conversation.cached : conversation.cached + len(captured)] = captured
-            conversation.cached += counts[i]
-        return fed, result
+        if self.buffers.shape[2]:
+            features, starts = torch.from_numpy(result.features).bfloat16(), row_starts(result.feature_count)
+            for i, conversation in enumerate(fed):
+                captured = features[starts[i] : starts[i + 1]]
+                conversation.features[conversation.cached : conversation.cached + len(captured)] = captured
+        for conversation, count in zip(fed, counts, strict=True):
+            conversation.cached += count
+        return fed, sum(counts), result
 
     def _append(self, conversation: Conversation, token: int) -> tuple[bool, Stop | None]:
         """Add a token. Returns whether the conversation is over, and why if it is worth keeping."""

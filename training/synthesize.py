@@ -6,6 +6,10 @@ A shard depends on the seed, its number and the target, on nothing that was writ
 from __future__ import annotations
 
 import json
+import math
+import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -43,6 +47,10 @@ class Job:
     shard_tokens: int  # response tokens with which a shard takes no more requests; of a training corpus
     prompts: int  # prompts of a domain; of a held-out corpus
 
+    @property
+    def shards(self) -> int:
+        return len(HELD_OUT_TEMPERATURES) if self.held_out else math.ceil(self.tokens / self.shard_tokens)
+
 
 class Writer:
     """Writes the shards of a job that are not there yet.
@@ -62,33 +70,30 @@ class Writer:
         self.folder = corpus_folder(cache_dir, job.name)
         self.features_folder = features_folder(cache_dir, job.name)
 
-    def run(self, report: Report) -> None:
-        """Until there are enough shards."""
+    def run(self, report: Report, writer: int = 0, writers: int = 1) -> None:
+        """Write those shards that are not there. writer: of `writers` that share the work."""
         counts: Counter[str] = Counter()
-        index = 0
-        while not self.enough(index, counts["response_tokens"]):
+        for index in range(writer, self.job.shards, writers):
             file = self.folder / f"shard-{index:04}.safetensors"
-            shard = Shard.load(file) if file.is_file() else self.write_shard(index, file, report)
-            counts += count(shard)
-            index += 1
-            self.write_manifest(index, counts)
+            counts += count(Shard.load(file) if file.is_file() else self.write_shard(index, file, report))
             report.shard(file.stem, counts)
-
-    def enough(self, shards: int, tokens: int) -> bool:
-        return shards >= len(HELD_OUT_TEMPERATURES) if self.job.held_out else tokens >= self.job.tokens
+            self.write_manifest()
 
     def write_shard(self, index: int, file: Path, report: Report) -> Shard:
         """Features first: a shard of tokens says that its features are whole."""
         enough = float("inf") if self.job.held_out else self.job.shard_tokens
         written = list(self.sampler.write(self.requests(index), enough, report.step))
         shard = to_shard(written, self.engine.describe().vocabulary_size)
-        save_features(torch.cat([w.features for w in written]), self.features_folder / file.name)
+        if self.engine.describe().feature_layers:
+            save_features(torch.cat([w.features for w in written]), self.features_folder / file.name)
         shard.save(file)
         return shard
 
-    def write_manifest(self, shards: int, counts: Counter[str]) -> None:
-        """Where the corpus comes from."""
+    def write_manifest(self) -> None:
+        """Where the corpus comes from, and what there is of it."""
         about = self.engine.describe()
+        shards = [Shard.load(file) for file in sorted(self.folder.glob("shard-*.safetensors"))]
+        counts = sum(map(count, shards), start=Counter[str]())
         manifest: dict[str, Any] = {
             "job": asdict(self.job),
             "target": {
@@ -107,10 +112,12 @@ class Writer:
                 "temperatures": HELD_OUT_TEMPERATURES if self.job.held_out else [0.0, *TEMPERATURES],
                 "seed_lists_sha256": seed_lists_sha256(),
             },
-            "shards": shards,
+            "shards": len(shards),
             "counts": dict(sorted(counts.items())),
         }
-        (self.folder / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n")
+        partial = self.folder / f"{MANIFEST}.{os.getpid()}"
+        partial.write_text(json.dumps(manifest, indent=2) + "\n")
+        partial.replace(self.folder / MANIFEST)
 
 
 def count(shard: Shard) -> Counter[str]:
@@ -125,17 +132,18 @@ def count(shard: Shard) -> Counter[str]:
     return counts
 
 
-def synthesis_settings(slots: int, max_length: int) -> Settings:
-    """The served target, exact, with all that drafters read from it."""
+def synthesis_settings(slots: int, max_length: int, device: str = "cpu") -> Settings:
+    """The served target, exact, with all that drafters read from it. A GPU writes in bfloat16, and captures nothing:
+    `training.teacher` computes that again in no time."""
     served = load()
-    return served.model_copy(
-        update={
-            "target": TargetSettings(
-                engine="openvino", checkpoint=served.target.checkpoint, feature_layers=FEATURE_LAYERS
-            ),
-            "coordinator": CoordinatorSettings(max_sequences=slots, max_length=max_length),
-        }
+    common = {"checkpoint": served.target.checkpoint, "device": device}
+    target = (
+        TargetSettings(engine="openvino", feature_layers=FEATURE_LAYERS, **common)
+        if device == "cpu"
+        else TargetSettings(engine="torch", dtype="bfloat16", **common)
     )
+    coordinator = CoordinatorSettings(max_sequences=slots, max_length=max_length)
+    return served.model_copy(update={"target": target, "coordinator": coordinator, "drafters": {}})
 
 
 def request_source(job: Job, tokenizer: Any) -> Callable[[int], Iterator[Request]]:
@@ -169,15 +177,21 @@ def main(
     shard_tokens: Annotated[int, typer.Option(min=1, help="Response tokens of a shard.")] = 64_000,
     slots: Annotated[int, typer.Option(min=1, help="Conversations at once.")] = 128,
     max_length: Annotated[int, typer.Option(min=64, help="Tokens of a conversation.")] = 512,
+    device: Annotated[str, typer.Option(help="cpu, cuda")] = "cpu",
+    writers: Annotated[int, typer.Option(min=1, help="Processes that share the shards; for a GPU.")] = 1,
+    writer: Annotated[int, typer.Option(min=-1, hidden=True)] = -1,
 ) -> None:
     """Write what is missing of a corpus."""
+    if writers > 1 and writer < 0:
+        commands = [[sys.executable, *sys.orig_argv[1:], "--writer", str(i)] for i in range(writers)]
+        raise typer.Exit(max(p.wait() for p in [subprocess.Popen(c) for c in commands]))
     job = Job(name or ("held_out" if held_out else "train"), seed, held_out, tokens, shard_tokens, prompts)
-    settings = synthesis_settings(slots, max_length)
+    settings = synthesis_settings(slots, max_length, device)
     console = Console()
     with console.status("loading the target"):
-        writer = build_writer(job, settings)
-    with Report(console, 0 if held_out else tokens) as report:
-        writer.run(report)
+        built = build_writer(job, settings)
+    with Report(console, 0 if held_out else tokens // writers) as report:
+        built.run(report, max(writer, 0), writers)
 
 
 if __name__ == "__main__":

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
@@ -21,18 +23,30 @@ from python_backend.engines.decoder import load_weights, read_config
 from python_backend.engines.factory import build_target
 from python_backend.settings import Settings, load
 from python_backend.tokenizer import end_ids
-from training.batches import read_texts
-from training.corpus import MANIFEST, Corpus
+from training.batches import Text, read_texts
+from training.corpus import MANIFEST, Corpus, Sample
 from training.curve import TrainingReport, plot_curve
 from training.evaluate import HeldOut, evaluate
 from training.recipe import Recipe, read_recipe
 from training.simulate import Network
 from training.synthesize import FEATURE_LAYERS, synthesis_settings
+from training.teacher import Teacher
 from training.trainer import Trainer, drafter_config, fresh_network
 from training.vocabulary import choose_vocabulary, coverage, measure_scale
 
 MEASURED_TEXTS = 60  # after training; `make eval-drafters` takes all
 console = Console()
+
+
+def read_samples(
+    settings: Settings, name: str, layers: tuple[int, ...], device: str, most: int | None = None
+) -> tuple[list[Sample], tuple[int, ...]]:
+    """The first `most` sequences of a corpus with features, and the captured layers that these are. A GPU computes those
+    of `layers` afresh."""
+    if device == "cpu":
+        return list(islice(open_corpus(settings, name), most)), FEATURE_LAYERS
+    corpus = Corpus(settings.cache_dir, name)
+    return list(islice(Teacher(resolve_checkpoint(settings), device).samples(corpus, layers), most)), layers
 
 
 def open_corpus(settings: Settings, name: str) -> Corpus:
@@ -58,30 +72,21 @@ def main(
     ] = 0.97,
 ) -> None:
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
+    torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
     settings = load()
     overrides = ({"steps": steps} if steps else {}) | ({"seed": seed} if seed >= 0 else {})
     recipe = read_recipe(recipe_file, **overrides)
     checkpoint = resolve_checkpoint(settings)
-    shape, source = read_config(checkpoint), open_corpus(settings, corpus)
+    final = read_config(checkpoint).layers
     with console.status("reading the corpus"):
-        texts = read_texts(source, FEATURE_LAYERS, recipe.feature_layers, shape.layers)
-        samples = list(open_corpus(settings, held_out))
-        measured = read_texts(samples, FEATURE_LAYERS, recipe.feature_layers, shape.layers)
-    console.print(f"{len(texts):,} texts, {sum(len(t.ids) for t in texts):,} tokens; {len(measured)} held out")
+        layers = tuple(sorted({*recipe.feature_layers, final}))
+        learned, measured = (read_samples(settings, name, layers, device) for name in (corpus, held_out))
+        texts = read_texts(of_domains(learned[0], recipe), learned[1], recipe.feature_layers, final)
+        held_out_texts = read_texts(measured[0], measured[1], recipe.feature_layers, final)
+    console.print(f"{len(texts):,} texts, {sum(len(t.ids) for t in texts):,} tokens; {len(held_out_texts)} held out")
 
-    draft_ids = choose_vocabulary(texts, shape.vocabulary_size, recipe.draft_vocabulary_size, end_ids(checkpoint))
-    if initial:
-        network = load_network(initial, checkpoint, draft_ids)
-    else:
-        network = fresh_network(
-            recipe,
-            drafter_config(recipe, shape, weights_sha256(checkpoint)),
-            target_parts(checkpoint),
-            load_weights(checkpoint) if recipe.copy_layers else {},
-            draft_ids,
-            measure_scale(texts, len(recipe.feature_layers), shape.hidden_size),
-        )
-    covered = coverage(measured, network.draft_ids)
+    network = begin(recipe, checkpoint, texts, initial)
+    covered = coverage(held_out_texts, network.draft_ids)
     console.print(f"the draft vocabulary covers {covered:.1%} of held-out response tokens")
     if covered < min_coverage:
         console.print(f"[red]that is below {min_coverage:.0%}: write a broader corpus, or draft from more tokens")
@@ -96,17 +101,38 @@ def main(
     save(network, folder)
     if trainer.progress.history:
         plot_curve(trainer.progress.history, folder / "curve.png")
-    card = make_card(recipe, json.loads((source.folder / MANIFEST).read_text()), trainer, covered, initial) | measure(
-        network, [p for p in zip(measured, samples, strict=True) if p[1].temperature == 0], recipe
-    )
+    manifest = json.loads((Corpus(settings.cache_dir, corpus).folder / MANIFEST).read_text())
+    pairs = [p for p in zip(held_out_texts, measured[0], strict=True) if p[1].temperature == 0]
+    card = make_card(recipe, manifest, trainer, covered, initial) | measure(network, pairs, recipe.depth, MEASURED_TEXTS)
     (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n")
     console.print(f"weights, card and curve: {folder}")
 
 
-def measure(network: Network, pairs: list[tuple], recipe: Recipe) -> dict[str, object]:  # type: ignore[type-arg]
-    """Acceptance on the held-out texts."""
-    texts, samples = zip(*pairs[:: -(-len(pairs) // MEASURED_TEXTS)], strict=True)
-    pooled = evaluate(network.cpu(), HeldOut(texts, samples), recipe.depth)
+def of_domains(samples: list[Sample], recipe: Recipe) -> Iterator[Sample]:
+    """What a recipe learns from."""
+    return (s for s in samples if not recipe.domains or s.domain in recipe.domains)
+
+
+def begin(recipe: Recipe, checkpoint: Path, texts: list[Text], initial: Path | None = None) -> Network:
+    """The network as a recipe starts it: fresh over its corpus, or with the weights of a drafter folder."""
+    shape = read_config(checkpoint)
+    draft_ids = choose_vocabulary(texts, shape.vocabulary_size, recipe.draft_vocabulary_size, end_ids(checkpoint))
+    if initial:
+        return load_network(initial, checkpoint, draft_ids)
+    return fresh_network(
+        recipe,
+        drafter_config(recipe, shape, weights_sha256(checkpoint)),
+        target_parts(checkpoint),
+        load_weights(checkpoint) if recipe.copy_layers else {},
+        draft_ids,
+        measure_scale(texts, len(recipe.feature_layers), shape.hidden_size),
+    )
+
+
+def measure(network: Network, pairs: list[tuple[Text, Sample]], depth: int, most: int) -> dict[str, object]:
+    """Acceptance on up to `most` held-out texts, as a card has it; printed too."""
+    texts, samples = zip(*pairs[:: -(-len(pairs) // most)], strict=True)
+    pooled = evaluate(network, HeldOut(texts, samples), depth)
     for domain, acceptance in pooled.items():
         by_position = " ".join(f"{c:.3f}" for c in acceptance.cumulative)
         console.print(f"{domain:5} mean acceptance length {acceptance.mean_length:.3f}, cumulative {by_position}")

@@ -46,6 +46,7 @@ def drafter_config(recipe: Recipe, target: DecoderConfig, target_sha256: str) ->
         depth=recipe.depth,
         layers=recipe.layers,
         feature_layers=recipe.feature_layers,
+        head=recipe.head,
         hidden_size=target.hidden_size,
         intermediate_size=target.intermediate_size,
         heads=target.heads,
@@ -93,16 +94,17 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
         self.generator = torch.Generator()
 
-    def run(self, folder: Path, report: Callable[[Progress, dict[str, float]], Any] = lambda *_: None) -> None:
-        """Take the steps that are left; checkpoint on the way and at the end. report: after every log line."""
+    def run(self, folder: Path | None = None, report: Callable[[Progress, dict[str, float]], Any] = lambda *_: None) -> None:
+        """Take the steps that are left; checkpoint on the way and at the end. report: after every log line. Without a
+        folder nothing is kept."""
         saved, tally = time.monotonic(), Tally()
         for texts in self._batches():
             start = time.monotonic()
             share = self.progress.step / self.recipe.steps
             stage = self.recipe.stage_at(share)
-            rows = self._step(texts, stage, share, tally)
+            self._step(texts, stage, share, tally)
             self.progress.step += 1
-            self.progress.tokens += rows
+            self.progress.tokens += sum(len(text.ids) - 1 for text in texts)
             self.progress.seconds += time.monotonic() - start
             if self.progress.step % LOG_EVERY == 0:
                 entry = {
@@ -115,18 +117,19 @@ class Trainer:
                 self.progress.history.append(entry)
                 report(self.progress, entry)
                 tally = Tally()
-            if time.monotonic() - saved > CHECKPOINT_S:
+            if folder and time.monotonic() - saved > CHECKPOINT_S:
                 self.save(folder)
                 saved = time.monotonic()
-        self.save(folder)
+        if folder:
+            self.save(folder)
 
     def _batches(self) -> Iterator[list[Text]]:
         endless = epochs(self.texts, self.recipe.tokens_per_step, self.recipe.seed, skip=self.progress.step)
         for _, texts in zip(range(self.progress.step, self.recipe.steps), endless, strict=False):
             yield texts
 
-    def _step(self, texts: Sequence[Text], stage: Stage, share: float, tally: Tally) -> int:
-        """One update. Returns the rows it saw."""
+    def _step(self, texts: Sequence[Text], stage: Stage, share: float, tally: Tally) -> None:
+        """One update."""
         batch = collate(texts, self.network.config.hidden_size, self.device)
         unrolled = self._unroll(batch, stage)
         if unrolled.valid.any():
@@ -136,7 +139,6 @@ class Trainer:
                 group["lr"] = self.recipe.rate_at(self.progress.step, share)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        return int(batch.rows.sum())
 
     def _unroll(self, batch: Batch, stage: Stage) -> Unrolled:
         if isinstance(self.network, RecurrentDrafter):

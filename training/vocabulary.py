@@ -36,4 +36,4 @@ def coverage(texts: Sequence[Text], draft_ids: Tensor) -> float:
 def measure_scale(texts: Sequence[Text], layers: int, hidden_size: int) -> Tensor:
     """[layers] factor that brings each captured layer to unit size. Position 0, where outliers gather, is left out."""
     states = torch.cat([text.states[1:, : layers * hidden_size].float() for text in texts[:SAMPLE]])
-    return 1 / states.unflatten(-1, (layers, hidden_size)).pow(2).mean((0, 2)).sqrt()
+    return 1 / states.unflatten(-1, (layers, hidden_size)).pow(2).mean((0, 2)).sqrt().cpu()

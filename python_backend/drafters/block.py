@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from python_backend.drafters.config import BLOCK_PARTS, DrafterConfig
+from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.layers import Attention, DraftLayer, KeysValues, Norm, linear
 from python_backend.drafters.network import DraftNetwork, TargetParts
 
@@ -23,7 +23,7 @@ class BlockDrafter(DraftNetwork):
 
     def __init__(self, config: DrafterConfig, target: TargetParts, draft_ids: Tensor, feature_scale: Tensor) -> None:
         super().__init__(config, target, draft_ids, feature_scale)
-        parts = self.parts = BLOCK_PARTS[config.kind]
+        parts = self.parts = config.block_parts
         hidden, captured = config.hidden_size, len(config.feature_layers)
         self.mask = nn.Parameter(target.embedding.mean(0))
         self.context_norm = Norm(hidden, config.norm_epsilon)

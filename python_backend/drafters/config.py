@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 
 Kind = Literal["mtp", "eagle3", "dfly", "dflash", "dflare", "dspark"]
+Head = Literal["none", "correction", "markov"]
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class BlockParts:
     shared_basis: bool  # one projection of all captured layers (DFlash)
     layer_mix: bool  # each draft layer weighs the captured layers itself (DFlare)
     own_context_projections: bool  # keys and values of the context have weights of their own
-    head: Literal["none", "correction", "markov"]  # how a draft sees the one before it
+    head: Head  # how a draft sees the one before it
     anchor_first: bool  # slot k predicts the token after its position; otherwise its own, and slot 0 nothing
 
 
@@ -51,6 +52,7 @@ class DrafterConfig(BaseModel):
     qk_norm: bool = Field(description="root-mean-square norm of every query and key head")
     vocabulary_size: int
     draft_vocabulary_size: int = Field(description="tokens it can draft")
+    head: Head | None = Field(None, description="of a block drafter, instead of its kind's own")
     markov_rank: int = Field(64, ge=1, description="of the Markov head")
     max_position: int
     target_sha256: str = Field(description="weights of the target it was trained for")
@@ -58,6 +60,12 @@ class DrafterConfig(BaseModel):
     @property
     def is_block(self) -> bool:
         return self.kind in BLOCK_PARTS
+
+    @property
+    def block_parts(self) -> BlockParts:
+        """Of a block drafter. Raises KeyError for a recurrent one."""
+        parts = BLOCK_PARTS[self.kind]
+        return parts if self.head is None else replace(parts, head=self.head)
 
     @property
     def feature_size(self) -> int:

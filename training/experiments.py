@@ -1,0 +1,156 @@
+"""Which choices pay: small trainings of equal steps over equal rows, as `experiments.yaml` lists them.
+
+python -m training.experiments run --device cuda; then python -m training.experiments show
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import torch
+import typer
+import yaml
+from pydantic import Field
+from rich.console import Console
+from rich.table import Table
+
+from python_backend.engines.checkpoint import resolve_checkpoint
+from python_backend.engines.decoder import read_config
+from python_backend.settings import WORKLOADS, load
+from training.batches import read_texts
+from training.corpus import Sample
+from training.plots import plot_experiments
+from training.recipe import Recipe, Section, read_recipe
+from training.train import begin, measure, of_domains, read_samples
+from training.trainer import Trainer
+
+HERE = Path(__file__).parent
+LIST = HERE / "experiments.yaml"
+HELD_OUT_TEXTS = 200
+DOMAINS = (*WORKLOADS, "all")
+
+console = Console()
+app = typer.Typer(add_completion=False)
+Results = dict[str, list[dict[str, Any]]]  # of each run, one card a seed
+
+
+class Experiments(Section):
+    """The file, checked."""
+
+    steps: int = Field(ge=1)
+    tokens_per_step: int = Field(ge=1)
+    seeds: tuple[int, ...]
+    runs: dict[str, dict[str, Any]]
+    groups: dict[str, tuple[str, ...]]
+
+    def recipe(self, run: str, seed: int) -> Recipe:
+        """Raises pydantic.ValidationError naming the key and what it expects."""
+        changes = dict(self.runs[run])
+        file = HERE / "recipes" / f"{changes.pop('recipe')}.yaml"
+        common = {"steps": self.steps, "tokens_per_step": self.tokens_per_step, "seed": seed}
+        return read_recipe(file, **common, **changes)
+
+
+def read_experiments() -> Experiments:
+    return Experiments.model_validate(yaml.safe_load(LIST.read_text()))
+
+
+@app.command("run")
+def run_command(
+    device: Annotated[str, typer.Option(help="cpu, cuda")] = "cpu",
+    corpus: Annotated[str, typer.Option(help="What to learn from.")] = "train",
+    sequences: Annotated[int, typer.Option(help="Of the corpus, the first so many.")] = 4000,
+    worker: Annotated[int, typer.Option(help="Of `workers` processes that share the list.")] = 0,
+    workers: Annotated[int, typer.Option(min=1)] = 1,
+) -> None:
+    """Train what has no result yet."""
+    torch.set_float32_matmul_precision("high")
+    settings, listed = load(), read_experiments()
+    checkpoint = resolve_checkpoint(settings)
+    final = read_config(checkpoint).layers
+    todo = [(run, seed) for seed in listed.seeds for run in listed.runs][worker::workers]
+    folder = settings.cache_dir / "training" / "experiments"
+    folder.mkdir(parents=True, exist_ok=True)
+    layers = tuple(sorted({final, *(i for run in listed.runs for i in listed.recipe(run, 0).feature_layers)}))
+    learned, stored = read_samples(settings, corpus, layers, device, sequences)
+    held_out = [s for s in read_samples(settings, "held_out", layers, device)[0] if s.temperature == 0]
+    for run, seed in todo:
+        file = folder / f"{run}-{seed}.json"
+        if not file.is_file():
+            card = one(listed.recipe(run, seed), checkpoint, learned, held_out, stored, device)
+            file.write_text(json.dumps(card, indent=2) + "\n")
+
+
+def one(
+    recipe: Recipe,
+    checkpoint: Path,
+    learned: list[Sample],
+    held_out: list[Sample],
+    stored: tuple[int, ...],
+    device: str,
+) -> dict[str, Any]:
+    """Train a run and measure it."""
+    final = read_config(checkpoint).layers
+    texts = read_texts(of_domains(learned, recipe), stored, recipe.feature_layers, final)
+    trainer = Trainer(begin(recipe, checkpoint, texts), recipe, texts, device)
+    started = time.monotonic()
+    trainer.run()
+    seconds = time.monotonic() - started
+    measured = read_texts(held_out, stored, recipe.feature_layers, final)
+    pairs = list(zip(measured, held_out, strict=True))
+    return {
+        "recipe": recipe.model_dump(mode="json"),
+        "parameters": sum(p.numel() for p in trainer.network.parameters()),
+        "seconds": round(seconds, 1),
+        "tokens": trainer.progress.tokens,
+        "history": trainer.progress.history,
+    } | measure(trainer.network, pairs, recipe.depth, HELD_OUT_TEXTS)
+
+
+@app.command("show")
+def show_command(
+    results: Annotated[Path, typer.Argument(help="Folder of results.")] = HERE / "results",
+    plot: Annotated[Path | None, typer.Option(help="PNG to write.")] = None,
+) -> None:
+    """A table for each comparison, and a plot."""
+    listed, found = read_experiments(), read_results(results)
+    for title, runs in listed.groups.items():
+        console.print(compare(title, runs, found))
+    if plot:
+        plot_experiments({title: {r: found[r] for r in runs} for title, runs in listed.groups.items()}, plot)
+
+
+def read_results(folder: Path) -> Results:
+    """Raises FileNotFoundError where there are none."""
+    found: Results = {}
+    for file in sorted(folder.glob("*.json")):
+        found.setdefault(file.stem.rpartition("-")[0], []).append(json.loads(file.read_text()))
+    if not found:
+        raise FileNotFoundError(f"'{folder}' holds no results: run `python -m training.experiments run`")
+    return found
+
+
+def compare(title: str, runs: tuple[str, ...], found: Results) -> Table:
+    """Mean acceptance length of each run and domain: mean over the seeds, and half their spread."""
+    table = Table("run", *DOMAINS, "conditional acceptance, code", "parameters", title=title, title_justify="left")
+    for run in runs:
+        cards = found[run]
+        lengths = [[c["held_out_temperature_0"][d]["mean_acceptance_length"] for c in cards] for d in DOMAINS]
+        cells = [f"{np.mean(v):.3f} ±{(max(v) - min(v)) / 2:.3f}" for v in lengths]
+        table.add_row(run, *cells, conditional(cards, "code"), f"{cards[0]['parameters'] / 1e6:.1f} M")
+    return table
+
+
+def conditional(cards: list[dict[str, Any]], domain: str) -> str:
+    """Acceptance of each draft among steps whose earlier ones were accepted, mean over the seeds."""
+    cumulative = np.mean([c["held_out_temperature_0"][domain]["cumulative_acceptance"] for c in cards], axis=0)
+    shares = cumulative / np.concatenate(([1.0], np.maximum(cumulative[:-1], 1e-9)))
+    return " ".join(f"{s:.2f}"[1:] if s < 1 else "1." for s in shares)
+
+
+if __name__ == "__main__":
+    app()
