@@ -41,8 +41,10 @@ console = Console()
 def read_samples(
     settings: Settings, name: str, layers: tuple[int, ...], device: str, most: int | None = None
 ) -> tuple[list[Sample], tuple[int, ...]]:
-    """The first `most` sequences of a corpus with features, and the captured layers that these are. A GPU computes those
-    of `layers` afresh."""
+    """The first `most` sequences of a corpus with features, and the captured layers that these are.
+
+    A GPU computes those of `layers` afresh.
+    """
     if device == "cpu":
         return list(islice(open_corpus(settings, name), most)), FEATURE_LAYERS
     corpus = Corpus(settings.cache_dir, name)
@@ -63,6 +65,7 @@ def main(
     corpus: Annotated[str, typer.Option(help="What to learn from.")] = "train",
     held_out: Annotated[str, typer.Option(help="What to measure on.")] = "held_out",
     steps: Annotated[int, typer.Option(help="Instead of the recipe's; 0: the recipe's.")] = 0,
+    tokens_per_step: Annotated[int, typer.Option(help="Instead of the recipe's; 0: the recipe's.")] = 0,
     seed: Annotated[int, typer.Option(help="Instead of the recipe's; -1: the recipe's.")] = -1,
     initial: Annotated[Path | None, typer.Option(help="Drafter folder whose weights to start from.")] = None,
     threads: Annotated[int, typer.Option(min=0, help="0: one per core.")] = 0,
@@ -74,8 +77,8 @@ def main(
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
     settings = load()
-    overrides = ({"steps": steps} if steps else {}) | ({"seed": seed} if seed >= 0 else {})
-    recipe = read_recipe(recipe_file, **overrides)
+    changes = {"steps": steps or None, "tokens_per_step": tokens_per_step or None, "seed": None if seed < 0 else seed}
+    recipe = read_recipe(recipe_file, **{key: value for key, value in changes.items() if value is not None})
     checkpoint = resolve_checkpoint(settings)
     final = read_config(checkpoint).layers
     with console.status("reading the corpus"):
@@ -103,7 +106,9 @@ def main(
         plot_curve(trainer.progress.history, folder / "curve.png")
     manifest = json.loads((Corpus(settings.cache_dir, corpus).folder / MANIFEST).read_text())
     pairs = [p for p in zip(held_out_texts, measured[0], strict=True) if p[1].temperature == 0]
-    card = make_card(recipe, manifest, trainer, covered, initial) | measure(network, pairs, recipe.depth, MEASURED_TEXTS)
+    card = make_card(recipe, manifest, trainer, covered, initial) | measure(
+        network, pairs, recipe.depth, MEASURED_TEXTS
+    )
     (folder / "card.json").write_text(json.dumps(card, indent=2) + "\n")
     console.print(f"weights, card and curve: {folder}")
 

@@ -94,7 +94,9 @@ class Trainer:
         self.optimizer = torch.optim.AdamW(groups, lr=recipe.learning_rate, betas=(0.9, 0.95), fused=True)
         self.generator = torch.Generator()
 
-    def run(self, folder: Path | None = None, report: Callable[[Progress, dict[str, float]], Any] = lambda *_: None) -> None:
+    def run(
+        self, folder: Path | None = None, report: Callable[[Progress, dict[str, float]], Any] = lambda *_: None
+    ) -> None:
         """Take the steps that are left; checkpoint on the way and at the end. report: after every log line. Without a
         folder nothing is kept."""
         saved, tally = time.monotonic(), Tally()
