@@ -26,10 +26,14 @@ def margin(request: dict[str, Any], output: list[int], one: int, other: int) -> 
     """Score gap between two tokens after `output`: logits, plus the keyed noise at temperature above 0."""
     tokenizer, model = _reference()
     text = tokenizer.apply_chat_template(json.loads(request["messages"]), tokenize=False, add_generation_prompt=True)
-    prompt = tokenizer.encode(text, add_special_tokens=False)
+    return gap(model, tokenizer.encode(text, add_special_tokens=False), request, output, one, other)
+
+
+@torch.inference_mode()
+def gap(model: Any, prompt: list[int], request: dict[str, Any], output: list[int], one: int, other: int) -> float:
+    """The same by a model of `transformers`, for a prompt of tokens."""
     ids = np.array([*prompt, *output], dtype=np.int32)
-    with torch.inference_mode():
-        scores = model(torch.from_numpy(ids[None].astype(np.int64))).logits[0, -1].numpy().copy()
+    scores = model(torch.from_numpy(ids[None].astype(np.int64)).to(model.device)).logits[0, -1].cpu().numpy().copy()
     penalise(scores, ids, len(prompt), float(request["repetition_penalty"]), 0.0, 0.0)
     if request["temperature"] > 0:
         noise = exponentials(int(request["seed"]), len(ids), len(scores))
