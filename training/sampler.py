@@ -66,9 +66,20 @@ class Conversation:
 class Sampler:
     """Writes conversations with all slots of an engine. The same requests on the same engine give the same text."""
 
-    def __init__(self, engine: TargetEngine, chat: ChatFormat, end_ids: tuple[int, ...], control: frozenset[int]):
-        """control: tokens that no user turn may hold, and that end an answer if one appears there."""
+    def __init__(
+        self,
+        engine: TargetEngine,
+        chat: ChatFormat,
+        end_ids: tuple[int, ...],
+        control: frozenset[int],
+        chunk: int = PREFILL_ROWS,
+    ) -> None:
+        """control: tokens that no user turn may hold, and that end an answer if one appears there.
+
+        chunk: prompt rows of one conversation in a step.
+        """
         self.engine, self.chat, self.end_ids, self.control = engine, chat, end_ids, control
+        self.chunk = chunk
         about = engine.describe()
         self.max_length = about.max_length
         self.buffers = torch.zeros(about.slots, about.max_length, about.feature_size, dtype=torch.bfloat16)
@@ -130,7 +141,7 @@ class Sampler:
         for conversation in running:
             count = conversation.pending
             if count > 1:
-                count = min(count, budget)
+                count = min(count, budget, self.chunk)
                 budget -= count
             if count:
                 fed.append(conversation)

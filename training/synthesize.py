@@ -23,13 +23,14 @@ from rich.console import Console
 from python_backend.engines.base import TargetEngine
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.engines.factory import build_target
+from python_backend.engines.torch_attention import JOINT_ROWS
 from python_backend.settings import WORKLOADS, CoordinatorSettings, Settings, TargetSettings, load
 from python_backend.tokenizer import end_ids, load_tokenizer
 from training.corpus import MANIFEST, Shard, corpus_folder, features_folder, save_features, to_shard
 from training.grammar import seed_lists_sha256
 from training.report import Report
 from training.requests import CAP, FOLLOWED, LONG_CAP, MAGPIE, MIX, TEMPERATURES, Request, RequestSource, read_format
-from training.sampler import Sampler
+from training.sampler import PREFILL_ROWS, Sampler
 from training.stops import STOPS
 
 FEATURE_LAYERS = (1, 8, 14, 20, 26, 27, 28, 30)  # of the embedded target; 30 is the final norm's output
@@ -164,7 +165,8 @@ def build_writer(job: Job, settings: Settings) -> Writer:
     tokenizer = load_tokenizer(checkpoint)
     engine = build_target(settings)
     control = frozenset(tokenizer.all_special_ids)
-    sampler = Sampler(engine, read_format(tokenizer), end_ids(checkpoint), control)
+    chunk = PREFILL_ROWS if settings.target.device == "cpu" else JOINT_ROWS
+    sampler = Sampler(engine, read_format(tokenizer), end_ids(checkpoint), control, chunk)
     return Writer(job, settings.cache_dir, engine, sampler, request_source(job, tokenizer))
 
 
