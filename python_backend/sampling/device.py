@@ -6,6 +6,9 @@ processor are moved only where a sequence uses it.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -108,11 +111,27 @@ def _process(step: TargetStep, rows: Rows, logits: Tensor, history: TokenHistory
             log = np.log(np.where(on, step.min_p, 0).astype(np.float64)).astype(np.float32)
         processors.keep_min_p(logits, column(log))
     vocabulary = logits.shape[1]
-    if (on := drawn & (step.top_k > 0) & (step.top_k < vocabulary)).any():
-        top_k = np.where(on, step.top_k, vocabulary).astype(np.int64)
-        processors.keep_top_k(logits, column(top_k), int(step.top_k[on].max()))
-    if (on := drawn & (step.top_p > 0) & (step.top_p < 1)).any():
-        processors.keep_top_p(logits, column(np.where(on, step.top_p, 1).astype(np.float64)))
+    on = (drawn & (step.top_k > 0) & (step.top_k < vocabulary))[sequence]
+    with _part(logits, on) as part:
+        if len(part):
+            top_k = step.top_k[sequence[on]].astype(np.int64)
+            processors.keep_top_k(part, _tensor(top_k[:, None], logits), int(top_k.max()))
+    on = (drawn & (step.top_p > 0) & (step.top_p < 1))[sequence]
+    with _part(logits, on) as part:
+        if len(part):
+            processors.keep_top_p(part, _tensor(step.top_p[sequence[on], None].astype(np.float64), logits))
+
+
+@contextmanager
+def _part(logits: Tensor, on: npt.NDArray[np.bool_]) -> Iterator[Tensor]:
+    """The rows that something is done to, which may be few; what is done to them counts."""
+    if on.all() or not on.any():
+        yield logits if on.all() else logits[:0]
+        return
+    index = _tensor(np.flatnonzero(on), logits)
+    part = logits[index]
+    yield part
+    logits[index] = part
 
 
 def _forbid_early_end(step: TargetStep, rows: Rows, logits: Tensor) -> None:

@@ -51,25 +51,24 @@ def keep_min_p(rows: Tensor, log_min_p: Tensor) -> None:
 
 
 def keep_top_k(rows: Tensor, top_k: Tensor, most: int) -> None:
-    """top_k: [M, 1], at least the vocabulary's size where top-k is off. most: the largest of those that are on."""
-    best = rows.topk(most, dim=1).values
-    border = best.gather(1, top_k.clamp(max=most) - 1)
-    rows.masked_fill_((rows < border) & (top_k < rows.shape[1]), FORBIDDEN)
+    """top_k: [M, 1] int64, 1 to `most`."""
+    border = rows.topk(most, dim=1).values.gather(1, top_k - 1)
+    rows.masked_fill_(rows < border, FORBIDDEN)
 
 
 def keep_top_p(rows: Tensor, top_p: Tensor) -> None:
-    """top_p: [M, 1] float64, 1 where top-p is off."""
+    """top_p: [M, 1] float64, below 1."""
     weight = (rows - rows.amax(dim=1, keepdim=True)).exp()
     needed = top_p * weight.sum(dim=1, keepdim=True, dtype=torch.float64)
     count = min(NUCLEUS, weight.shape[1])
     while True:
         descending = weight.topk(count, dim=1).values
         mass = descending.double().cumsum(dim=1)
-        if count == weight.shape[1] or bool((mass[:, -1:] >= needed)[top_p < 1].all()):
+        if count == weight.shape[1] or bool((mass[:, -1:] >= needed).all()):
             break
         count = weight.shape[1]
     last = torch.searchsorted(mass, needed).clamp(max=count - 1)
-    rows.masked_fill_((weight < descending.gather(1, last)) & (top_p < 1), FORBIDDEN)
+    rows.masked_fill_(weight < descending.gather(1, last), FORBIDDEN)
 
 
 def _counts(history: Tensor, counted: Tensor, vocabulary: int) -> Tensor:
