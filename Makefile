@@ -24,7 +24,7 @@ ENGINES_PYTHON ?= $(shell python3 -c "import importlib.util as u, sys; sys.exit(
 	&& echo python3 || echo .venv/bin/python)
 ENGINES_SETUP = $(if $(filter .venv%,$(ENGINES_PYTHON)),setup)
 
-.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine plan engines train-drafters eval-drafters clean
+.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine test-cuda bench-cuda plan engines train-drafters eval-drafters clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -62,6 +62,16 @@ bench-overhead: setup ## time outside the engines
 
 bench-engine: setup ## verify passes of each engine, and plain decoding beside other engines
 	@$(RUN) build_scripts.bench_engine $(ARGS)
+
+# On a machine with a GPU. CUDA_PYTHON: one that has torch, transformers and pydantic-settings already.
+CUDA_PYTHON ?= .venv/bin/python
+CUDA_SETUP = $(if $(filter .venv%,$(CUDA_PYTHON)),setup)
+
+test-cuda: $(CUDA_SETUP) ## the PyTorch engine on a GPU: noise, acceptance, exactness, leaks (CUDA_PYTHON=)
+	@$(CUDA_PYTHON) -m pytest tests/cuda $(ARGS)
+
+bench-cuda: $(CUDA_SETUP) ## steps, plain decoding and draft calls of the PyTorch engine on a GPU (CUDA_PYTHON=)
+	@$(CUDA_PYTHON) -m build_scripts.bench_cuda $(ARGS)
 
 plan: setup ## memory and batch of a target on H20 (TARGET=qwen3-8b, PRECISION=fp8)
 	@$(RUN) build_scripts.plan --target $(TARGET) --precision "$(PRECISION)" $(ARGS)

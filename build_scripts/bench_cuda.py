@@ -55,7 +55,8 @@ class Bench:
         self.folder = resolve_checkpoint(load())
         self.slots = max(sequences)
         self.limits = CoordinatorSettings(max_sequences=self.slots, max_length=context + ROOM)
-        self.tokens = np.random.default_rng(0).integers(0, 1000, size=self.slots * max(*rows, NEW_ROWS))
+        vocabulary = read_config(self.folder).vocabulary_size
+        self.tokens = np.random.default_rng(0).integers(0, vocabulary, size=self.slots * max(*rows, NEW_ROWS))
 
     def run(self, steps: int, scratch: Path) -> Record:
         """steps: of plain decoding. scratch: for the weights of drafters that are not shipped."""

@@ -41,7 +41,7 @@ def save_fresh(kind: Kind, folder: Path, checkpoint: Path) -> Path:
         kind=kind,
         depth=7 if block else 3,
         layers=3 if block else 1,
-        feature_layers=tuple(range(target.layers - 4, target.layers - 1)) if block else (target.layers,),
+        feature_layers=tuple(range(max(0, target.layers - 4), target.layers - 1)) if block else (target.layers,),
         hidden_size=target.hidden_size,
         intermediate_size=target.intermediate_size,
         heads=target.heads,

@@ -38,14 +38,14 @@ def waits(device: str, call: Callable[[], object]) -> int:
             call()
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing" in str(warning.message) for warning in caught)
+    return sum("called a synchronizing CUDA operation" in str(warning.message) for warning in caught)
 
 
 def test_a_wait_is_seen(device: str) -> None:
     """Guards the tests below against a count that counts nothing."""
     one = torch.ones(1, device=device)
-    expected = 3 if one.is_cuda else 0
-    assert waits(device, lambda: [one.item() for _ in range(3)]) == expected
+    least = 3 if one.is_cuda else 0
+    assert waits(device, lambda: [one.item() for _ in range(3)]) >= least
 
 
 def decode_step(count: int, row: int, drafts: int = 0, **sampling: float):
