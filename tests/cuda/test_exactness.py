@@ -105,11 +105,12 @@ def host_of(
 
 
 def requests(embedded: Path, temperature: float, processors: bool) -> list[dict[str, Any]]:
-    """One of each workload in turn; prompts that say a thing three times, so that prompt lookup is often right."""
+    """One of each workload in turn; prompts that repeat an answer, so that prompt lookup is often right."""
     tokenizer = load_tokenizer(embedded)
+    texts = ["\n".join(f"{prompt}\nAnswer: I do not know." for prompt in PROMPTS[i : i + 3]) for i in range(REQUESTS)]
     return [
         {
-            "input_ids": list(tokenizer(f"{PROMPTS[i]}\n" * 3)["input_ids"]),
+            "input_ids": list(tokenizer(f"{texts[i]}\n{PROMPTS[i + 3]}\nAnswer:")["input_ids"]),
             "max_tokens": TOKENS,
             "end_id": -1,
             "temperature": temperature,
@@ -185,7 +186,7 @@ def ids_of(answer: Answer) -> list[int]:
     return answer.ids
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_float32_gives_the_tokens_of_plain_decoding(
     engine: TorchEngine, host_of: Any, embedded: Path, reference: Any, note: Note, temperature: float
 ) -> None:
@@ -197,7 +198,7 @@ def test_float32_gives_the_tokens_of_plain_decoding(
     assert outcome.kept > outcome.accepted > 0
 
 
-@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_bfloat16_differs_only_at_near_ties(
     half_engine: TorchEngine, host_of: Any, embedded: Path, reference: Any, note: Note, temperature: float
 ) -> None:
@@ -216,7 +217,7 @@ def test_slots_features_and_memory_return_to_the_start(
     engine: TorchEngine, host_of: Any, embedded: Path, note: Note
 ) -> None:
     host = host_of(engine)
-    asked = requests(embedded, 1.0, processors=True)
+    asked = requests(embedded, 0.7, processors=True)
     with host.serve(LARGE) as service:
 
         def run(policy: str) -> None:
