@@ -4,8 +4,8 @@ The dynamic dimensions of a graph carry names, and the name alone says the range
 
     sequences   drafting sequences of a step, 1 to B
     rows        packed context rows that a step appends, 1 to R
-    chunk       context rows of one sequence in one call, 1 to 16; longer prompts take several
-    context     rows of memory that a sequence has for its context, 1 to the longest sequence
+    chunk       context rows of a sequence in one call, 1 to 16; prompts go one by one, 256 rows at a time
+    context     rows of memory that a sequence has for its context, 1 to the longest sequence, its drafts and one
 
 Types are taken as the graph has them (a strongly typed network), so its bfloat16 stays bfloat16. Not run on hardware
 yet: TensorRT exists in the container only.
@@ -13,16 +13,18 @@ yet: TensorRT exists in the container only.
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from trtllm_engines.pin import BESIDE_GRAPHS, CHUNK, LONG_CHUNK
+
 if TYPE_CHECKING:
     import tensorrt as trt
 
-CHUNK = 16
 WORKSPACE_BYTES = 4 << 30  # for TensorRT's tactics while it builds and runs one graph
 
 
@@ -38,18 +40,25 @@ class BuildError(RuntimeError):
     """TensorRT did not take a graph; the message has its reason."""
 
 
-def ranges(sequences: int, rows: int, context: int) -> dict[str, Range]:
-    """By dimension name. Usual: half the batch, a few committed rows of each sequence, a quarter of the longest."""
+Ranges = dict[str, Range]  # by dimension name
+
+
+def ranges(sequences: int, rows: int, context: int) -> tuple[Ranges, Ranges]:
+    """Of a step, and of a prompt, which one sequence appends alone: the other profile of graphs that have chunks.
+
+    Usual: half the batch, a few committed rows of each sequence, a quarter of the longest.
+    """
     usual = max(1, sequences // 2)
-    return {
+    step = {
         "sequences": Range(1, usual, sequences),
         "rows": Range(1, min(rows, 4 * usual), rows),
         "chunk": Range(1, 4, CHUNK),
         "context": Range(1, max(1, context // 4), context),
     }
+    return step, step | {"sequences": Range(1, 1, 1), "chunk": Range(1, LONG_CHUNK, LONG_CHUNK)}
 
 
-def build(graph: Path, sizes: dict[str, Range], library: ModuleType) -> bytes:
+def build(graph: Path, sizes: tuple[Ranges, Ranges], library: ModuleType) -> bytes:
     """A serialised engine of one graph. library: the `tensorrt` module. Raises BuildError."""
     logger = library.Logger(library.Logger.WARNING)
     builder = library.Builder(logger)
@@ -60,15 +69,21 @@ def build(graph: Path, sizes: dict[str, Range], library: ModuleType) -> bytes:
         raise BuildError(f"TensorRT cannot read '{graph}': {reasons}")
     config = builder.create_builder_config()
     config.set_memory_pool_limit(library.MemoryPoolType.WORKSPACE, WORKSPACE_BYTES)
-    config.add_optimization_profile(_profile(builder, network, sizes, graph))
+    for profile in sizes if _has_chunks(network) else sizes[:1]:
+        config.add_optimization_profile(_profile(builder, network, profile, graph))
     serialised = builder.build_serialized_network(network, config)
     if serialised is None:
         raise BuildError(f"TensorRT cannot build '{graph}'; its log above has the reason")
     return bytes(serialised)
 
 
+def _has_chunks(network: trt.INetworkDefinition) -> bool:
+    tensors = [network.get_input(i) for i in range(network.num_inputs)]
+    return any(tensor.get_dimension_name(axis) == "chunk" for tensor in tensors for axis in range(len(tensor.shape)))
+
+
 def _profile(
-    builder: trt.Builder, network: trt.INetworkDefinition, sizes: dict[str, Range], graph: Path
+    builder: trt.Builder, network: trt.INetworkDefinition, sizes: Ranges, graph: Path
 ) -> trt.IOptimizationProfile:
     profile = builder.create_optimization_profile()
     for i in range(network.num_inputs):
@@ -101,12 +116,19 @@ def graphs(folder: Path) -> list[Path]:
     return found
 
 
+def copy_table(graphs: Path, engines: Path) -> None:
+    """What a runtime needs beside the engines."""
+    for name in BESIDE_GRAPHS:
+        if (graphs / name).is_file():
+            shutil.copy(graphs / name, engines / name)
+
+
 def main(
     onnx: Annotated[Path, typer.Option(help="Folder with the drafter's graphs.")],
     output: Annotated[Path, typer.Option(help="Folder for the engines, named as the graphs.")],
     sequences: Annotated[int, typer.Option(min=1, help="Largest batch.")],
     rows: Annotated[int, typer.Option(min=1, help="Most context rows of a step.")],
-    context: Annotated[int, typer.Option(min=1, help="Longest sequence.")],
+    context: Annotated[int, typer.Option(min=1, help="Longest sequence, its drafts and one more.")],
 ) -> None:
     """Build an engine from every graph."""
     try:
@@ -117,6 +139,7 @@ def main(
             engine = output / f"{graph.stem}.engine"
             engine.write_bytes(build(graph, ranges(sequences, rows, context), tensorrt))
             typer.echo(f"built {engine}")
+        copy_table(onnx, output)
     except ImportError as error:
         typer.echo(f"error: there is no TensorRT here ({error}): run this inside its container", err=True)
         raise typer.Exit(1) from error

@@ -140,7 +140,7 @@ def _drafter(recipe: Recipe, name: str, folders: Folders) -> Step:
         *("--output", shown(folders.drafters / name)),
         *("--sequences", str(limits.max_batch_size)),
         *("--rows", str(limits.max_rows)),
-        *("--context", str(limits.max_length)),
+        *("--context", str(limits.max_length + recipe.drafters[name].depth + 1)),
     )
     return _own(name, "its engines, one for each graph", "build_drafter", arguments)
 

@@ -1,22 +1,11 @@
-"""The graphs that a drafter's step is made of, as torch modules with fixed inputs and outputs.
+"""A drafter's graphs as torch modules: the networks of training, with the context as tensors instead of a cache.
 
-The networks are those of training (`python_backend.drafters`); here they get the context as tensors instead of a cache
-of their own, so that a runtime keeps it in device memory and binds it in place. n sequences, each with `length` rows of
-context of which the graph is handed L, the rest being whatever the memory holds:
-
-    block drafters      context   features of committed rows -> their keys and values, a layer each
-                        block     anchor and context -> hidden states of D drafts, and their likeliest candidates
-                        rescore   one draft's candidates, once the draft before it is known (DFly's correction)
-    recurrent drafters  append    committed rows with the token after each -> keys and values, state, candidates
-                        step      the state joined with a drafted token -> the same, one row a sequence
-
-Embedding and head are inputs, so that all engines on a GPU share one copy. What picks a draft among the candidates is
-left to the caller: it knows the noise.
+So that a runtime keeps it in device memory. `drafter_contract` says what goes in and comes out of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -27,105 +16,35 @@ from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.drafting import shortlist
 from python_backend.drafters.layers import Attention, KeysValues
 from python_backend.drafters.recurrent import RecurrentDrafter, State
+from trtllm_engines.drafter_contract import LENT, GraphContract, contracts
 
-Dimension = int | str  # a fixed size, or the name of a dynamic one, as trtllm_engines.build_drafter knows it
-
-
-class GraphError(ValueError):
-    """The drafter has a part that cannot be exported."""
-
-
-class Input(NamedTuple):
-    name: str
-    shape: tuple[Dimension, ...]
-    integer: bool = False
+Network = BlockDrafter | RecurrentDrafter
 
 
 class Graph(NamedTuple):
-    """A module and the contract of its tensors."""
+    """A module that takes a contract's inputs in order and gives its outputs in order."""
 
-    name: str
+    contract: GraphContract
     module: nn.Module
-    inputs: tuple[Input, ...]
-    outputs: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.contract.name
 
 
-def graphs(network: BlockDrafter | RecurrentDrafter) -> list[Graph]:
-    """All graphs of a drafter. Raises GraphError where it has a Markov head, whose look-up ONNX has no operator for."""
-    config = network.config
-    parts = (
-        Input("embedding", (config.vocabulary_size, config.hidden_size)),
-        Input("head", (config.draft_vocabulary_size, config.hidden_size)),
-    )
-    if isinstance(network, RecurrentDrafter):
-        return [_append(network, parts), _step(network, parts)]
-    if network.markov is not None:
-        raise GraphError(f"a {config.kind} drafter cannot be exported: its Markov head searches the draft vocabulary")
-    found = [_context(network), _block(network, parts)]
-    return found if network.correction is None else [*found, _rescore(network, parts)]
+def graphs(network: Network) -> list[Graph]:
+    """All graphs of a drafter, in the order in which a step runs them."""
+    return [Graph(contract, _module(contract, network)) for contract in contracts(network.config)]
 
 
-def _context(network: BlockDrafter) -> Graph:
-    inputs = (Input("features", ("rows", network.config.feature_size)), Input("position", ("rows",), True))
-    return Graph("context", ContextRows(network), inputs, _cache_names(network.config.layers))
+def borrows(contract: GraphContract) -> bool:
+    """Whether embedding and head are its last two inputs."""
+    return tuple(port.name for port in contract.inputs[-2:]) == LENT
 
 
-def _block(network: BlockDrafter, parts: tuple[Input, ...]) -> Graph:
-    inputs = (
-        Input("anchor", ("sequences",), True),
-        Input("length", ("sequences",), True),
-        *_cache_inputs(network, network.config.layers),
-        *parts,
-    )
-    return Graph("block", Lent(Block(network)), inputs, ("hidden", "token", "candidate", "base"))
-
-
-def _rescore(network: BlockDrafter, parts: tuple[Input, ...]) -> Graph:
-    size = shortlist(torch.empty(1, network.config.draft_vocabulary_size)).candidate.shape[1]
-    inputs = (
-        Input("hidden", ("sequences", network.config.hidden_size)),
-        Input("previous", ("sequences",), True),
-        Input("candidate", ("sequences", size), True),
-        Input("base", ("sequences", size)),
-        *parts,
-    )
-    return Graph("rescore", Lent(Rescore(network)), inputs, ("logits",))
-
-
-RECURRENT_OUTPUTS = ("output", "next_carried", "token", "candidate", "logits", "new_keys", "new_values")
-
-
-def _append(network: RecurrentDrafter, parts: tuple[Input, ...]) -> Graph:
-    inputs = (
-        Input("features", ("sequences", "chunk", network.config.feature_size)),
-        Input("following", ("sequences", "chunk"), True),
-        Input("count", ("sequences",), True),
-        Input("length", ("sequences",), True),
-        *_cache_inputs(network, 1),
-        *parts,
-    )
-    return Graph("append", Lent(Append(network)), inputs, RECURRENT_OUTPUTS)
-
-
-def _step(network: RecurrentDrafter, parts: tuple[Input, ...]) -> Graph:
-    inputs = (
-        Input("carried", ("sequences", network.config.hidden_size)),
-        Input("drafted", ("sequences",), True),
-        Input("length", ("sequences",), True),
-        *_cache_inputs(network, 1),
-        *parts,
-    )
-    return Graph("step", Lent(Step(network)), inputs, RECURRENT_OUTPUTS)
-
-
-def _cache_names(layers: int) -> tuple[str, ...]:
-    return tuple(f"{kind}_{layer}" for layer in range(layers) for kind in ("keys", "values"))
-
-
-def _cache_inputs(network: BlockDrafter | RecurrentDrafter, layers: int) -> tuple[Input, ...]:
-    config = network.config
-    shape = ("sequences", config.kv_heads, "context", config.head_dim)
-    return tuple(Input(name, shape) for name in _cache_names(layers))
+def _module(contract: GraphContract, network: Network) -> nn.Module:
+    module = MODULES[contract.name](network)
+    return Lent(module) if borrows(contract) else module
 
 
 class Lent(nn.Module):
@@ -157,25 +76,48 @@ class Block(nn.Module):
         self.network = network
 
     def forward(self, anchor: Tensor, length: Tensor, *cache: Tensor) -> tuple[Tensor, ...]:
-        """anchor: [n] tokens, each right after its context. Returns hidden [n, D, hidden], tokens, draft indices and
-        logits of the candidates [n, D, S]."""
+        """anchor: [n] tokens, each right after its context. Returns hidden [D, n, hidden], tokens, draft indices and
+        logits of the candidates [D, n, S]."""
         network, depth = self.network, self.network.config.depth
         slots = network.slots(depth)
         every = torch.ones(1, slots, slots, dtype=torch.bool, device=anchor.device)
-        hidden = network.block(anchor, length, depth, over(cache, length, every))
+        hidden = network.block(anchor, length, depth, over(cache, length, every)).transpose(0, 1)
         best = shortlist(network.base_logits(hidden.flatten(0, 1)))
-        candidate, base = (tensor.unflatten(0, (-1, depth)) for tensor in best)
+        candidate, base = (tensor.unflatten(0, (depth, -1)) for tensor in best)
         return hidden, network.draft_ids[candidate], candidate, base
 
 
-class Rescore(nn.Module):
+class Correct(nn.Module):
+    """One draft's candidates by the hidden state that the draft before it corrects."""
+
     def __init__(self, network: BlockDrafter) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, hidden: Tensor, previous: Tensor, candidate: Tensor, base: Tensor) -> Tensor:
-        """[n, S] logits of one draft's candidates. previous: [n] the token before it."""
+        """[n, S] logits. hidden: [n, hidden] of the slot; previous: [n] the token before it."""
         return self.network.rescore(hidden, previous, candidate, base)
+
+
+class Chain(nn.Module):
+    """One draft's candidates with the Markov head's term. ONNX has no search in a sorted table: a larger table says the
+    draft index of every token."""
+
+    index: Tensor
+
+    def __init__(self, network: BlockDrafter) -> None:
+        super().__init__()
+        assert network.markov is not None
+        self.markov = network.markov
+        self.register_buffer("index", network.to_index(torch.arange(network.config.vocabulary_size)), persistent=False)
+
+    def forward(self, previous: Tensor, candidate: Tensor, base: Tensor) -> Tensor:
+        """[n, S] logits. previous: [n] the token before."""
+        return base + self.markov.at(self.index[previous], candidate)
+
+
+def rescoring(network: BlockDrafter) -> nn.Module:
+    return Chain(network) if network.markov is not None else Correct(network)
 
 
 class Append(nn.Module):
@@ -226,7 +168,7 @@ class Kept:
 
 def finish(network: RecurrentDrafter, state: State, rows: KeysValues) -> tuple[Tensor, ...]:
     best = shortlist(network.base_logits(state.output))
-    return *state, network.draft_ids[best.candidate], *best, *rows
+    return state.carried, network.draft_ids[best.candidate], best.logits, *rows
 
 
 def over(cache: Sequence[Tensor], length: Tensor, visible: Tensor) -> Attention:
@@ -253,3 +195,12 @@ def over(cache: Sequence[Tensor], length: Tensor, visible: Tensor) -> Attention:
         return answer.permute(0, 3, 1, 2, 4).reshape(n, q, heads * head_dim)
 
     return attention
+
+
+MODULES: dict[str, Callable[..., nn.Module]] = {
+    "context": ContextRows,
+    "block": Block,
+    "rescore": rescoring,
+    "append": Append,
+    "step": Step,
+}

@@ -15,22 +15,25 @@ from torch.export import Dim
 
 from python_backend.drafters.weights import load
 from python_backend.engines.checkpoint import CheckpointError
-from trtllm_engines.drafter_graphs import Graph, GraphError, Input, Lent, graphs
+from trtllm_engines.drafter_contract import CHUNK, CONTEXT, ROWS, SEQUENCES, Port
+from trtllm_engines.drafter_folder import write
+from trtllm_engines.drafter_graphs import Graph, Lent, graphs
 
 OPSET = 18  # TensorRT 10's parser reads it; newer ones bring operators that it may not have
-EXAMPLE = {"sequences": 3, "rows": 5, "context": 7, "chunk": 4}  # sizes to trace with: distinct, and above one
+EXAMPLE = {SEQUENCES: 3, ROWS: 5, CONTEXT: 7, CHUNK: 4}  # sizes to trace with: distinct, and above one
 
 
 def export(graph: Graph, file: Path, dtype: torch.dtype) -> None:
     """Write one graph. Its weights lie beside it where they are too large for the file itself."""
-    examples = tuple(_example(declared, dtype) for declared in graph.inputs)
+    inputs, outputs = graph.contract.inputs, graph.contract.outputs
+    examples = tuple(_example(port, dtype) for port in inputs)
     with torch.inference_mode():
         program = torch.onnx.export(
             graph.module.to(dtype).eval(),
             examples,
             dynamo=True,
-            input_names=[declared.name for declared in graph.inputs],
-            output_names=list(graph.outputs),
+            input_names=[port.name for port in inputs],
+            output_names=[port.name for port in outputs],
             dynamic_shapes=_dynamic(graph),
             opset_version=OPSET,
             verbose=False,
@@ -39,23 +42,35 @@ def export(graph: Graph, file: Path, dtype: torch.dtype) -> None:
     program.save(str(file), external_data=_bytes(graph, dtype) > 1 << 30)
 
 
-def _example(declared: Input, dtype: torch.dtype) -> Tensor:
-    shape = [EXAMPLE[size] if isinstance(size, str) else size for size in declared.shape]
-    return torch.ones(shape, dtype=torch.int64) if declared.integer else torch.zeros(shape, dtype=dtype)
+def _example(port: Port, dtype: torch.dtype) -> Tensor:
+    shape = [EXAMPLE[size] if isinstance(size, str) else size for size in port.shape]
+    return torch.ones(shape, dtype=torch.int64) if port.integer else torch.zeros(shape, dtype=dtype)
 
 
 def _dynamic(graph: Graph) -> Any:
     """As torch.export wants it: by position, and once more inside where forward takes *inputs."""
     sizes = {name: Dim(name, min=1) for name in EXAMPLE}
     each = tuple(
-        {axis: sizes[size] for axis, size in enumerate(declared.shape) if isinstance(size, str)}
-        for declared in graph.inputs
+        {axis: sizes[size] for axis, size in enumerate(port.shape) if isinstance(size, str)}
+        for port in graph.contract.inputs
     )
     return (each,) if isinstance(graph.module, Lent) else each
 
 
 def _bytes(graph: Graph, dtype: torch.dtype) -> int:
     return sum(parameter.numel() for parameter in graph.module.parameters()) * dtype.itemsize
+
+
+def export_all(trained: Path, checkpoint: Path, output: Path, dtype: str) -> list[Path]:
+    """Write every graph of a trained drafter, and what else engines need. Raises CheckpointError as `load` does."""
+    network = load(trained, checkpoint).eval()
+    output.mkdir(parents=True, exist_ok=True)
+    write(output, network, trained, dtype)
+    files = []
+    for graph in graphs(network):
+        files.append(output / f"{graph.name}.onnx")
+        export(graph, files[-1], getattr(torch, dtype))
+    return files
 
 
 def main(
@@ -66,14 +81,11 @@ def main(
 ) -> None:
     """Write every graph of a drafter."""
     try:
-        found = graphs(load(drafter, checkpoint))
-    except (CheckpointError, GraphError) as error:
+        for file in export_all(drafter, checkpoint, output, dtype):
+            typer.echo(f"wrote {file}")
+    except CheckpointError as error:
         typer.echo(f"error: {error}", err=True)
         raise typer.Exit(1) from error
-    output.mkdir(parents=True, exist_ok=True)
-    for graph in found:
-        export(graph, output / f"{graph.name}.onnx", getattr(torch, dtype))
-        typer.echo(f"wrote {output / graph.name}.onnx")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,10 @@ SM = 90  # compute capability of H20, as H100 and H200; engines are built on the
 TOKENS_PER_BLOCK = 32  # of the paged KV cache; a power of two
 
 CAPTURED = "captured_layers"  # key in the checkpoint's and the engine's config.json
+CHUNK = 16  # context rows that a recurrent drafter's engine appends to each of many sequences at once
+LONG_CHUNK = 256  # to one sequence alone
+DRAFTER_TABLE = "drafter.safetensors"  # beside a drafter's graphs and engines: the tokens it can draft
+BESIDE_GRAPHS = (DRAFTER_TABLE, "config.json", "calibration.json")  # what goes from a drafter's graphs to its engines
 STAMP = "angelspec.json"  # beside an engine's config.json: what that file does not say
 
 

@@ -50,11 +50,12 @@ class Geometry(Part):
 class Drafter(Part):
     """A drafter that is trained for the target and built from its ONNX graphs."""
 
-    kind: Literal["mtp", "dfly"]
+    kind: Literal["mtp", "eagle3", "dfly", "dflash", "dflare", "dspark"]
     depth: int = Field(ge=1, le=64, description="drafts a step, D")
     layers: int = Field(ge=1)
     ffn: int = Field(gt=0)
     feature_layers: tuple[int, ...] = Field(min_length=1, description="captured layers that it reads")
+    markov_rank: int = Field(64, ge=1, description="of DSpark's Markov head")
 
 
 class Limits(Part):

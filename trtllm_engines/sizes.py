@@ -65,14 +65,24 @@ def kv_bytes(geometry: Geometry, precision: Precision, gpus: int = 1) -> int:
 def drafter_parameters(drafter: Drafter, geometry: Geometry) -> int:
     """Trained matrices of a drafter, norms left out (below 0.1 %).
 
-    MTP: a projection of (embedding, hidden state) to hidden and decoder layers. DFly: a projection of the captured
-    layers, decoder layers, and a correction head of width `hidden` on two inputs (three matrices: 5 hidden^2).
+    All have decoder layers. MTP: a projection of (embedding, hidden state) to hidden. EAGLE-3: one of the captured
+    layers, and queries, keys and values of twice the width. DFlash: one of the captured layers; DFly adds a correction
+    head of width `hidden` on two inputs (three matrices: 5 hidden^2), DSpark a Markov head of low rank. DFlare: keys
+    and values of the context of its own. Draft vocabulary: the target's.
     """
     square = geometry.hidden**2
-    layers = drafter.layers * (attention(geometry) + _gated(geometry.hidden, drafter.ffn))
-    if drafter.kind == "mtp":
-        return 2 * square + layers
-    return len(drafter.feature_layers) * square + layers + 5 * square
+    basis = len(drafter.feature_layers) * square
+    keys_values = 2 * geometry.hidden * geometry.kv_heads * geometry.head_dim
+    query = geometry.hidden * geometry.heads * geometry.head_dim
+    more = {
+        "mtp": 2 * square,
+        "eagle3": basis + drafter.layers * (query + keys_values),
+        "dflash": basis,
+        "dfly": basis + 5 * square,
+        "dspark": basis + 2 * geometry.vocabulary * drafter.markov_rank,
+        "dflare": drafter.layers * keys_values,
+    }
+    return drafter.layers * (attention(geometry) + _gated(geometry.hidden, drafter.ffn)) + more[drafter.kind]
 
 
 def drafter_kv_bytes(drafter: Drafter, geometry: Geometry) -> int:

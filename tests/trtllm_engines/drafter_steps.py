@@ -33,15 +33,16 @@ class Graphs:
 
     def __call__(self, name: str, **inputs: Tensor) -> dict[str, Tensor]:
         graph = self.graphs[name]
-        ordered = [inputs.get(declared.name, self.lent.get(declared.name)) for declared in graph.inputs]
-        assert all(tensor is not None for tensor in ordered), f"{name} wants {[i.name for i in graph.inputs]}"
+        names, outputs = ([port.name for port in ports] for ports in graph.contract[1:])
+        given = inputs | self.lent
+        ordered = [given[name] for name in names]
         with torch.inference_mode():
             result = graph.module(*ordered)
-        expected = dict(zip(graph.outputs, result if isinstance(result, tuple) else (result,), strict=True))
+        expected = dict(zip(outputs, result if isinstance(result, tuple) else (result,), strict=True))
         if name not in self.sessions:
             return expected
-        fed = {declared.name: tensor.numpy() for declared, tensor in zip(graph.inputs, ordered, strict=True)}
-        answer = zip(graph.outputs, self.sessions[name].run(list(graph.outputs), fed), strict=True)
+        fed = {name: tensor.numpy() for name, tensor in zip(names, ordered, strict=True)}
+        answer = zip(outputs, self.sessions[name].run(outputs, fed), strict=True)
         found = {output: torch.from_numpy(np.asarray(values)) for output, values in answer}
         for output, tensor in found.items():
             assert tensor.shape == expected[output].shape, f"{name}.{output}"
@@ -83,11 +84,11 @@ class BlockSteps:
         block = self.run("block", anchor=anchor, length=length, **cache_of(self.context, len(anchor)))
         previous, drafts = anchor, []
         for k in range(self.network.config.depth):
-            logits = block["base"][:, k]
+            draft = {name: block[name][k] for name in ("hidden", "candidate", "base")}
+            logits = draft["base"]
             if "rescore" in self.run.graphs:
-                candidates = {"candidate": block["candidate"][:, k], "base": logits}
-                logits = self.run("rescore", hidden=block["hidden"][:, k], previous=previous, **candidates)["logits"]
-            previous = block["token"][:, k].gather(1, logits.argmax(-1, keepdim=True)).squeeze(1)
+                logits = self.run("rescore", previous=previous, **draft)["logits"]
+            previous = block["token"][k].gather(1, logits.argmax(-1, keepdim=True)).squeeze(1)
             drafts.append(previous)
         return torch.stack(drafts, 1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -117,8 +118,7 @@ class _Builder:
         return IOptimizationProfile()
 
     def build_serialized_network(self, network: INetworkDefinition, config: IBuilderConfig) -> bytes | None:
-        (profile,) = config.profiles
-        for tensor in network.inputs:
+        for tensor, profile in product(network.inputs, config.profiles):
             low, usual, high = profile.shapes[tensor.name]
             for size, a, b, c in zip(tensor.shape, low, usual, high, strict=True):
                 assert a <= b <= c, f"{tensor.name}: {a}, {b}, {c}"

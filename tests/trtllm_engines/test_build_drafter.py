@@ -15,7 +15,8 @@ from trtllm_engines.build_drafter import BuildError, build, ranges
 
 SIZES = ranges(sequences=64, rows=2048, context=8192)
 BLOCK = Graph([ITensor("anchor", ("sequences",)), ITensor("keys", ("sequences", 8, "context", 128))])
-APPEND = Graph([ITensor("features", ("rows", 20480))])
+CONTEXT = Graph([ITensor("features", ("rows", 20480))])
+APPEND = Graph([ITensor("features", ("sequences", "chunk", 4096)), ITensor("count", ("sequences",))])
 
 
 def test_dynamic_dimensions_get_their_range_and_fixed_ones_stay() -> None:
@@ -29,16 +30,27 @@ def test_dynamic_dimensions_get_their_range_and_fixed_ones_stay() -> None:
 
 
 def test_types_are_the_graphs_own_and_the_workspace_is_bounded() -> None:
-    library = FakeTensorRt({"append": APPEND})
-    build(Path("append.onnx"), SIZES, library)
+    library = FakeTensorRt({"context": CONTEXT})
+    build(Path("context.onnx"), SIZES, library)
     ((network, config),) = library.built
     assert network.flags == 1 << 1  # strongly typed
     assert config.pools == {MemoryPoolType.WORKSPACE: 4 << 30}
 
 
+def test_prompts_have_a_profile_of_their_own_one_sequence_and_more_rows() -> None:
+    library = FakeTensorRt({"append": APPEND})
+    build(Path("append.onnx"), SIZES, library)
+    ((_, config),) = library.built
+    assert [profile.shapes["features"] for profile in config.profiles] == [
+        ((1, 1, 4096), (32, 4, 4096), (64, 16, 4096)),
+        ((1, 1, 4096), (1, 256, 4096), (1, 256, 4096)),
+    ]
+
+
 def test_a_small_batch_still_has_ordered_ranges() -> None:
-    for low, usual, high in ranges(sequences=1, rows=1, context=1).values():
-        assert low <= usual <= high
+    for sizes in ranges(sequences=1, rows=1, context=1):
+        for low, usual, high in sizes.values():
+            assert low <= usual <= high
 
 
 def test_an_unknown_dimension_is_named() -> None:
@@ -62,12 +74,14 @@ def test_a_graph_that_cannot_be_built_is_named() -> None:
 def test_the_program_builds_every_graph_of_a_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "tensorrt", FakeTensorRt({"append": APPEND, "block": BLOCK}))
     (tmp_path / "onnx").mkdir()
-    for name in ("append", "block"):
-        (tmp_path / "onnx" / f"{name}.onnx").touch()
+    for name in ("append.onnx", "block.onnx", "block.onnx.data", "config.json", "drafter.safetensors"):
+        (tmp_path / "onnx" / name).touch()
     result = run(tmp_path)
     assert result.exit_code == 0
     assert (tmp_path / "engines" / "append.engine").read_bytes() == b"engine of append"
     assert (tmp_path / "engines" / "block.engine").read_bytes() == b"engine of block"
+    beside = {file.name for file in (tmp_path / "engines").iterdir() if file.suffix != ".engine"}
+    assert beside == {"config.json", "drafter.safetensors"}
 
 
 def test_without_graphs_or_tensorrt_it_says_what_to_do(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,26 +19,17 @@ from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.context import Context
 from python_backend.drafters.drafting import first_choice
 from python_backend.drafters.serving import Append, BlockServing, RecurrentServing
-from tests.training.drafting import VOCABULARY, toy_network
+from python_backend.drafters.weights import load, save
+from python_backend.engines.checkpoint import weights_sha256
+from tests.training.drafting import KINDS, VOCABULARY, toy_config, toy_network
 from tests.trtllm_engines.drafter_steps import TOLERANCE, BlockSteps, Graphs, RecurrentSteps, cache_of, dirty
 from trtllm_engines import build_drafter, export_drafter
-from trtllm_engines.drafter_graphs import GraphError, graphs
-from trtllm_engines.export_drafter import export
+from trtllm_engines.drafter_contract import contracts
+from trtllm_engines.drafter_folder import DrafterFolder
+from trtllm_engines.drafter_graphs import borrows, graphs
 
-EXPORTED = ("dfly", "mtp")  # what recipes name; one export takes seconds
-KINDS = (*EXPORTED, "dflash", "dflare", "eagle3")
 COUNTS = ((1, 5, 3), (4, 1, 2))  # rows that each of three sequences appends, in two steps
-
-
-@pytest.fixture(scope="module", params=EXPORTED)
-def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Any, dict[str, Path]]:
-    """A drafter and its graphs as files, float32."""
-    network = toy_network(request.param).eval()
-    folder = tmp_path_factory.mktemp(request.param)
-    files = {graph.name: folder / f"{graph.name}.onnx" for graph in graphs(network)}
-    for graph in graphs(network):
-        export(graph, files[graph.name], torch.float32)
-    return network, files
+Export = Callable[[str], Any]
 
 
 def context_of(network: Any) -> Context:
@@ -79,28 +71,40 @@ def test_graphs_draft_what_serving_drafts(kind: str) -> None:
 
 
 @pytest.mark.export
-def test_onnx_is_torch_within_1e_4_and_drafts_what_serving_drafts(exported: tuple[Any, dict[str, Path]]) -> None:
-    network, files = exported
-    run = Graphs(network, {name: InferenceSession(str(file)) for name, file in files.items()})
+@pytest.mark.parametrize("kind", KINDS)
+def test_onnx_is_torch_within_1e_4_and_drafts_what_serving_drafts(
+    exported: Export, tiny_llama: Path, kind: str
+) -> None:
+    trained, files = exported(kind)
+    network = load(trained, tiny_llama).eval()
+    run = Graphs(network, {file.stem: InferenceSession(str(file)) for file in files.glob("*.onnx")})
+    assert set(run.sessions) == set(run.graphs)
     check_against_serving(network, run)
     assert run.worst < TOLERANCE
 
 
 @pytest.mark.export
-def test_dimensions_carry_the_names_that_engines_are_built_by(exported: tuple[Any, dict[str, Path]]) -> None:
-    network, files = exported
-    known = build_drafter.ranges(sequences=64, rows=2048, context=8192)
-    for graph in graphs(network):
-        session = InferenceSession(str(files[graph.name]))
-        assert {i.name: tuple(i.shape) for i in session.get_inputs()} == {i.name: i.shape for i in graph.inputs}
-        assert [output.name for output in session.get_outputs()] == list(graph.outputs)
-        assert {size for i in graph.inputs for size in i.shape if isinstance(size, str)} <= set(known)
+@pytest.mark.parametrize("kind", KINDS)
+def test_files_have_the_contracts_tensors_with_the_dimensions_that_engines_are_built_by(
+    exported: Export, kind: str
+) -> None:
+    files = exported(kind).graphs
+    known = build_drafter.ranges(sequences=64, rows=2048, context=8192)[0]
+    for contract in contracts(DrafterFolder.read(files).config):
+        session = InferenceSession(str(files / f"{contract.name}.onnx"))
+        for ports, nodes in zip(contract[1:], (session.get_inputs(), session.get_outputs()), strict=True):
+            assert [node.name for node in nodes] == [port.name for port in ports]
+            assert [tuple(node.shape) for node in nodes] == [port.shape for port in ports]
+            types = {"tensor(int64)": True, "tensor(float)": False}
+            assert [types[node.type] for node in nodes] == [port.integer for port in ports]
+        assert {size for port in contract.inputs for size in port.shape if isinstance(size, str)} <= set(known)
 
 
 @pytest.mark.export
-def test_every_operator_is_one_that_tensorrt_takes(exported: tuple[Any, dict[str, Path]]) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_operator_is_one_that_tensorrt_takes(exported: Export, kind: str) -> None:
     record = json.loads((Path(build_drafter.__file__).parent / "contracts" / "onnx_operators.json").read_text())
-    for file in exported[1].values():
+    for file in exported(kind).graphs.glob("*.onnx"):
         model = onnx.load(str(file))
         assert {node.op_type for node in model.graph.node} <= set(record["operators"])
         assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", export_drafter.OPSET)]
@@ -120,25 +124,37 @@ def test_what_memory_holds_beyond_a_context_does_not_matter() -> None:
 
 
 def test_the_engines_share_embedding_and_head() -> None:
-    for graph in graphs(toy_network("mtp")):
-        assert [declared.name for declared in graph.inputs][-2:] == ["embedding", "head"]
+    for contract in contracts(toy_config("mtp")):
+        assert [port.name for port in contract.inputs][-2:] == ["embedding", "head"]
 
 
-def test_a_markov_head_cannot_be_exported() -> None:
-    with pytest.raises(GraphError, match="dspark drafter cannot be exported"):
-        graphs(toy_network("dspark"))
+def test_a_markov_graph_knows_every_token_and_borrows_nothing() -> None:
+    network = toy_network("dspark").eval()
+    rescore = next(graph for graph in graphs(network) if graph.name == "rescore")
+    assert not borrows(rescore.contract)
+    everyone = torch.arange(VOCABULARY)
+    candidate = torch.arange(8).expand(VOCABULARY, 8)
+    base = torch.zeros(VOCABULARY, 8)
+    expected = network.rescore(torch.zeros(VOCABULARY, 32), everyone, candidate, base)
+    assert torch.equal(rescore.module(everyone, candidate, base), expected)
+    assert len(expected.unique(dim=0)) > VOCABULARY - 8  # tokens that cannot be drafted share a row
 
 
 def test_the_program_writes_a_folder_that_engines_are_built_from(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    network = toy_network("dfly").eval()
+    network = toy_network("dspark").eval()
+    save(network, tmp_path / "drafter")
     written = []
     monkeypatch.setattr(export_drafter, "load", lambda *_: network)
     monkeypatch.setattr(export_drafter, "export", lambda graph, file, dtype: written.append((file.name, dtype)))
     result = run_program(tmp_path)
     assert result.exit_code == 0
     assert written == [(f"{name}.onnx", torch.bfloat16) for name in ("context", "block", "rescore")]
+    beside = DrafterFolder.read(tmp_path / "onnx")
+    assert (beside.config, beside.dtype, beside.calibration) == (network.config, "bfloat16", None)
+    assert torch.equal(beside.draft_ids, network.draft_ids)
+    assert beside.weights_sha256 == weights_sha256(tmp_path / "drafter")
 
 
 def test_a_drafter_that_is_not_there_is_named(tmp_path: Path) -> None:

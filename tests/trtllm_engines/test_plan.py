@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from typer import Typer
 from typer.testing import CliRunner
 
 from build_scripts import plan as program
+from python_backend.drafters.weights import build_network
+from tests.training.drafting import KINDS, VOCABULARY, toy_config, toy_target
 from trtllm_engines import recipe as recipes
 from trtllm_engines.plan import GPUS, fit, make, ridge_rows
+from trtllm_engines.recipe import Drafter, Geometry
 from trtllm_engines.sizes import (
     drafter_kv_bytes,
     drafter_parameters,
@@ -75,6 +79,20 @@ def test_drafters_are_as_large_as_published() -> None:
     assert counts["drafter_mtp"] / 1e6 == pytest.approx(226, abs=1)
     assert counts["drafter_dfly"] / 1e9 == pytest.approx(1.132, abs=0.001)
     assert drafter_parameters(hy3.drafters["drafter_dfly"], hy3.geometry) / 1e9 == pytest.approx(1.363, abs=0.001)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_of_a_drafter_are_those_of_its_network(kind: str) -> None:
+    """But for the norms, and what a block drafter has for its mask and its mix."""
+    config = toy_config(kind, draft_vocabulary_size=VOCABULARY)
+    sizes = {"heads": config.heads, "kv_heads": config.kv_heads, "head_dim": config.head_dim, "ffn": 1, "layers": 4}
+    geometry = Geometry(**sizes, hidden=config.hidden_size, vocabulary=VOCABULARY)
+    layers = {"layers": config.layers, "feature_layers": config.feature_layers, "markov_rank": config.markov_rank}
+    drafter = Drafter(kind=kind, depth=config.depth, ffn=config.intermediate_size, **layers)
+    network = build_network(config, toy_target(), torch.arange(VOCABULARY), torch.ones(len(config.feature_layers)))
+    matrices = [p for name, p in network.named_parameters() if p.ndim == 2 and name != "mix"]
+    unknown = config.markov_rank if kind == "dspark" else 0  # the row of tokens that cannot be drafted
+    assert drafter_parameters(drafter, geometry) == sum(p.numel() for p in matrices) - unknown
 
 
 def test_drafter_kv_of_a_token() -> None:
