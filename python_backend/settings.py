@@ -78,6 +78,10 @@ class DrafterSettings(Section):
     kind: str = Field("prompt_lookup", description="prompt_lookup, or network: trained weights")
     weights: Path | None = Field(None, description="network: its folder; by default model_repository/NAME/1")
     device: str = Field("cpu", description="network: cpu, cuda, cuda:1")
+    engine: Literal["auto", "torch", "tensorrt"] = Field(
+        "auto",
+        description="network: tensorrt runs built engines, in the target's process; auto where its folder has them",
+    )
     eight_bit: bool = Field(True, description="network, on a CPU: weights rounded to 8 bits; only drafts can change")
     max_ngram: int = Field(4, ge=1, le=16, description="longest n-gram that prompt lookup searches")
     min_ngram: int = Field(1, ge=1, description="shortest one")
@@ -85,6 +89,8 @@ class DrafterSettings(Section):
 
     @model_validator(mode="after")
     def _light_enough(self) -> Self:
+        if self.engine == "tensorrt" and self.kind != "network":
+            raise ValueError(f"engine tensorrt is for a network, not for {self.kind}")
         if self.in_process and self.kind != "prompt_lookup":
             raise ValueError(f"in_process is for prompt_lookup, not for a {self.kind}: it would hold up the loop")
         return self
@@ -161,6 +167,16 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = settings_file()
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=file)
+
+    @model_validator(mode="after")
+    def _engines_have_features(self) -> Self:
+        built = [name for name, drafter in self.drafters.items() if drafter.engine == "tensorrt"]
+        if built and not self.target.hosts_drafters:
+            raise ValueError(
+                f"drafters.{built[0]}.engine is tensorrt: built engines find features on the target's device, set "
+                "target.hosts_drafters true"
+            )
+        return self
 
     def drafter_of(self, workload: Workload, thinking: bool) -> str:
         """The drafter model of a request."""

@@ -14,6 +14,9 @@ from trtllm_engines.pin import EXAMPLES
 from trtllm_engines.plan import GB, fit, make
 from trtllm_engines.recipe import Precision, Recipe, RecipeError
 
+LOOKUP = "drafter_prompt_lookup"
+RECURRENT = ("mtp", "eagle3")
+
 HEAD = """# Written by `make engines` for this GPU; every key is in docs/settings.md.
 # Sequences are what the KV cache holds at full length (`make plan`), at most what the engine was built for. More of
 # them fit with a lower max_length.
@@ -21,7 +24,10 @@ HEAD = """# Written by `make engines` for this GPU; every key is in docs/setting
 
 
 def settings_of(recipe: Recipe, precision: Precision, folders: Folders, memory: float) -> dict[str, Any]:
-    """The settings tree. memory: bytes of the GPU. Raises RecipeError where not one sequence fits."""
+    """The settings tree, with the drafters that are built. memory: bytes of the GPU.
+
+    Raises RecipeError where not one sequence fits.
+    """
     sequences = min(recipe.limits.max_batch_size, fit(make(recipe, precision), memory).sequences)
     if sequences < 1:
         raise RecipeError(
@@ -44,7 +50,29 @@ def settings_of(recipe: Recipe, precision: Precision, folders: Folders, memory: 
             "depth": recipe.depth,
             "prefill_rows": recipe.limits.max_rows - recipe.verify_rows,
         },
+        **_drafters(recipe, folders),
         "budget": {"policy": "dcut", "rho": [0, 0.25, 0.5, 0.75, 1]},
+    }
+
+
+def _drafters(recipe: Recipe, folders: Folders) -> dict[str, Any]:
+    """Those whose engines have been built; block drafters for code and math, recurrent ones for chat, as long as both
+    are there. Nothing where none is: the default is prompt lookup."""
+    places = {name: folders.drafters / name for name in recipe.drafters}
+    built = {name: folder for name, folder in places.items() if any(folder.glob("*.engine"))}
+    if not built:
+        return {}
+    recurrent = [name for name in built if recipe.drafters[name].kind in RECURRENT]
+    blocks = [name for name in built if name not in recurrent]
+    chat, others = (recurrent or blocks)[0], (blocks or recurrent)[0]
+    networks = {
+        name: {"kind": "network", "engine": "tensorrt", "device": "cuda", "weights": str(folder.resolve())}
+        for name, folder in built.items()
+    }
+    return {
+        "drafters": {LOOKUP: {"kind": "prompt_lookup", "in_process": True}, **networks},
+        "routes": {"chat": chat, "code": others, "math": others},
+        "also": [LOOKUP],
     }
 
 

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import cast
 
 from python_backend.coordinator.handshake import feature_columns
-from python_backend.drafters.registry import build_drafter, hosted, layers_read
+from python_backend.drafters.registry import build_drafter, hosted, layers_read, weights_folder
 from python_backend.engines.base import DrafterEngine, TargetEngine
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.settings import EngineName, Settings
@@ -20,6 +20,7 @@ ENGINES: dict[EngineName, str] = {
     "tensorrt_llm": "trtllm_engines.runtime.engine:TensorRtTarget",
     "stock": "python_backend.triton_bridge.stock:StockTarget",
 }
+DRAFTER_ENGINES = "trtllm_engines.runtime.drafter:EngineDrafter"
 
 
 def build_target(settings: Settings) -> TargetEngine:
@@ -45,9 +46,28 @@ def build_host(settings: Settings) -> tuple[TargetEngine, dict[str, DrafterEngin
     store = FeatureStore(settings.coordinator.max_sequences)
     drafters: dict[str, DrafterEngine] = {}
     for name in names:
-        drafter = build_drafter(name, settings)
+        drafter = build_engines(name, settings) if has_engines(name, settings) else build_drafter(name, settings)
         drafters[name] = HostedDrafter(drafter, store, feature_columns(target.describe(), drafter.describe()))
     return HostingTarget(cast(DeviceTarget, target), store), drafters
+
+
+def has_engines(name: str, settings: Settings) -> bool:
+    """Whether a drafter in the target's process is served by built engines instead of its network."""
+    drafter = settings.drafters[name]
+    if drafter.engine != "auto":
+        return drafter.engine == "tensorrt"
+    return any(weights_folder(name, drafter).glob("*.engine"))
+
+
+def build_engines(name: str, settings: Settings) -> DrafterEngine:
+    """Raises EngineError or CheckpointError naming what does not fit."""
+    drafter, limits = settings.drafters[name], settings.coordinator
+    module, engine = DRAFTER_ENGINES.split(":")
+    folder, checkpoint = weights_folder(name, drafter), resolve_checkpoint(settings)
+    built = getattr(import_module(module), engine)(
+        name, folder, checkpoint, limits.max_sequences, limits.max_length, drafter.device
+    )
+    return cast(DrafterEngine, built)
 
 
 def share_cores() -> None:

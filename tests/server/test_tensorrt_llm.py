@@ -18,16 +18,20 @@ from python_backend.settings import ROOT
 from tests.drafters import save_drafter
 from tests.server.conftest import ServerUnderTest
 from tests.server.tiny import ask, plain_decoding, save_with_words
+from tests.trtllm_engines.drafter_engines import save_spread, write_drafter_engines
 from tests.trtllm_engines.engine_folder import write_engine
+from trtllm_engines.export_drafter import export_all
 
 pytestmark = pytest.mark.server
 
 LOOKUP = "drafter_prompt_lookup"
 FAKES = ROOT / "tests" / "fakes"
-REQUESTS = [  # chat is drafted for by a network in the target's process, code by prompt lookup
+REQUESTS = [  # drafted for in the target's process: chat by a network, math by built engines; code by prompt lookup
     {"prompt": [5, 6, 7, 8, 5, 6, 7, 8, 5, 6], "workload": "code"},
     {"prompt": list(range(20, 120)), "temperature": 0.8, "seed": 11, "workload": "chat"},
     {"prompt": [7, 7, 7, 9, 11, 13, 17], "workload": "chat"},
+    {"prompt": list(range(40, 90)), "temperature": 0.7, "seed": 3, "workload": "math"},
+    {"prompt": [5, 8, 5, 8, 5, 8], "workload": "math"},
     {"prompt": [9] * 30, "temperature": 1.0, "top_p": 0.8, "seed": 12},
     {"prompt": [1, 2, 3, 1, 2, 3, 1, 2], "temperature": 0.6, "top_k": 9, "seed": 2**63 + 1, "repetition_penalty": 1.3},
 ]
@@ -55,6 +59,15 @@ def drafter_folder(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -
 
 
 @pytest.fixture(scope="module")
+def drafter_engines(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Path:
+    """A random drafter as engines, which the fake TensorRT runs."""
+    folder = tmp_path_factory.mktemp("engines")
+    trained = save_spread("dspark", folder / "trained", checkpoint, layers=(1, 3))
+    export_all(trained, checkpoint, folder / "onnx", "float32")
+    return write_drafter_engines(folder / "onnx", folder / "built", sequences=4, context=264)
+
+
+@pytest.fixture(scope="module")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The shipped one, but the target's process finds the fakes where TensorRT-LLM would be installed."""
     repository = tmp_path_factory.mktemp("repository")
@@ -69,9 +82,13 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def trt_server(
-    repository: Path, checkpoint: Path, engine_folder: Path, drafter_folder: Path
+    repository: Path, checkpoint: Path, engine_folder: Path, drafter_folder: Path, drafter_engines: Path
 ) -> Iterator[ServerUnderTest]:
-    drafters = {"drafter_network": {"kind": "network", "weights": str(drafter_folder)}, LOOKUP: {}}
+    drafters = {
+        "drafter_network": {"kind": "network", "weights": str(drafter_folder)},
+        "drafter_engines": {"kind": "network", "weights": str(drafter_engines)},
+        LOOKUP: {},
+    }
     environment = {
         "ANGELSPEC_TARGET__ENGINE": "tensorrt_llm",
         "ANGELSPEC_TARGET__CHECKPOINT": str(checkpoint),
@@ -79,7 +96,7 @@ def trt_server(
         "ANGELSPEC_TARGET__FEATURE_LAYERS": "[1, 3]",
         "ANGELSPEC_TARGET__HOSTS_DRAFTERS": "true",
         "ANGELSPEC_DRAFTERS": json.dumps(drafters),
-        "ANGELSPEC_ROUTES": json.dumps({"chat": "drafter_network", "code": LOOKUP, "math": LOOKUP}),
+        "ANGELSPEC_ROUTES": json.dumps({"chat": "drafter_network", "code": LOOKUP, "math": "drafter_engines"}),
         "ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "4",
         "ANGELSPEC_COORDINATOR__MAX_LENGTH": "256",
         "ANGELSPEC_COORDINATOR__PREFILL_ROWS": "64",

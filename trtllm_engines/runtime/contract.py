@@ -94,18 +94,26 @@ def padded_vocabulary(config: EngineConfig) -> int:
 
 def check_engine(declared: Sequence[Declared], config: EngineConfig, captured: Sequence[int]) -> None:
     """Raise ContractError with everything in which an engine differs from the contract."""
+    fed_elsewhere = (WORKSPACE,) if config.tensor_parallel > 1 else ()
+    problems = differences(declared, input_rules(config), output_rules(config, captured), fed_elsewhere)
+    if problems:
+        raise ContractError("the engine does not fit: " + "; ".join(problems) + ". Build it again with `make engines`")
+
+
+def differences(
+    declared: Sequence[Declared], inputs: Sequence[Rule], outputs: Sequence[Rule], fed_elsewhere: Sequence[str] = ()
+) -> list[str]:
+    """Everything in which the tensors of an engine differ from the rules."""
     tensors = {tensor.name: tensor for tensor in declared}
-    inputs, outputs = input_rules(config), output_rules(config, captured)
     problems = [problem for rule in inputs for problem in _differences(tensors.get(rule.name), rule, True)]
     problems += [problem for rule in outputs for problem in _differences(tensors.get(rule.name), rule, False)]
-    known = {rule.name for rule in (*inputs, *outputs)} | ({WORKSPACE} if config.tensor_parallel > 1 else set())
+    known = {rule.name for rule in (*inputs, *outputs)} | set(fed_elsewhere)
     problems += [
         f"input '{tensor.name}' {tensor.dtype} {list(tensor.shape)} is wanted by the engine, and nothing feeds it"
         for tensor in declared
         if tensor.is_input and tensor.name not in known
     ]
-    if problems:
-        raise ContractError("the engine does not fit: " + "; ".join(problems) + ". Build it again with `make engines`")
+    return problems
 
 
 def check_fed(

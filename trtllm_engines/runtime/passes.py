@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +17,7 @@ from trtllm_engines.runtime.config import EngineConfig
 from trtllm_engines.runtime.contract import LOGITS, padded_vocabulary
 from trtllm_engines.runtime.inputs import PassInputs
 from trtllm_engines.runtime.session import EngineSession
+from trtllm_engines.runtime.streams import OwnStream
 
 GIB = 2**30
 
@@ -39,7 +39,7 @@ class Passes:
         self.config, self.device = config, device
         self.session = EngineSession(folder, rank)
         self.session.check(config, captured)
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.on_stream = OwnStream(device)
         with self.on_stream():
             self.pool = allocate_pool(config, device)
             self.workspace = self.session.all_reduce_workspace(config.tensor_parallel, rank)
@@ -58,7 +58,7 @@ class Passes:
         inputs = self.inputs.fill(step, layout.table, asked)
         rows = {name: len(asked) if name == LOGITS else len(step.token_ids) for name in self.outputs}
         outputs = {name: self.outputs[name][:count] for name, count in rows.items()}
-        self.session.run(inputs, outputs, self.stream.cuda_stream if self.stream else 0)
+        self.session.run(inputs, outputs, self.on_stream.handle)
         return outputs[LOGITS][: len(wanted), : self.config.vocabulary].float()
 
     def _allocate_outputs(self) -> dict[str, Tensor]:
@@ -72,21 +72,6 @@ class Passes:
             for tensor in self.session.declared()
             if not tensor.is_input
         }
-
-    @contextlib.contextmanager
-    def on_stream(self) -> Iterator[None]:
-        """Everything that this engine queues goes to its one stream, in order with what its caller queues on its own.
-
-        A CPU has no streams.
-        """
-        if self.stream is None:
-            yield
-            return
-        callers = torch.cuda.current_stream(self.device)
-        self.stream.wait_stream(callers)  # memory that the caller gave back may be in use there
-        with torch.cuda.stream(self.stream):
-            yield
-        callers.wait_stream(self.stream)
 
 
 def allocate_pool(config: EngineConfig, device: torch.device) -> Tensor:

@@ -1,4 +1,4 @@
-"""As much of `tensorrt` as the runtime uses."""
+"""As much of `tensorrt` as the runtimes use. Engines of drafter graphs are run by onnxruntime, see `runtime`."""
 
 import enum
 
@@ -18,3 +18,19 @@ class TensorIOMode(enum.Enum):
     NONE = 0
     INPUT = 1
     OUTPUT = 2
+
+
+class ExecutionContextAllocationStrategy(enum.Enum):
+    STATIC = 0
+    ON_PROFILE_CHANGE = 1
+    USER_MANAGED = 2
+
+
+class Logger:
+    INFO, WARNING = 3, 2
+
+    def __init__(self, min_severity=WARNING):
+        self.min_severity = min_severity
+
+
+from tensorrt.runtime import ICudaEngine, IExecutionContext, Runtime  # noqa: E402, F401

@@ -7,9 +7,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from python_backend.drafters.engine import NetworkDrafter
 from python_backend.settings import CoordinatorSettings, TargetSettings
+from tests.trtllm_engines.drafter_engines import LENGTH, SLOTS, write_drafter_engines
 from tests.trtllm_engines.engine_folder import write_engine
 
 FAKES = Path(__file__).parents[2] / "fakes"
@@ -51,6 +54,30 @@ def build(tmp_path_factory: pytest.TempPathFactory, tiny_llama: Path) -> Callabl
         )
 
     return make
+
+
+@pytest.fixture(scope="module")
+def drafters(
+    exported: Callable[[str], Any], tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[..., Any]:
+    """By kind: (the engines, the network), each with slots of its own."""
+    from trtllm_engines.runtime.drafter import EngineDrafter
+
+    made: dict[str, tuple[Any, NetworkDrafter]] = {}
+
+    def of(kind: str) -> tuple[Any, NetworkDrafter]:
+        if kind not in made:
+            trained, graphs = exported(kind)
+            folder = write_drafter_engines(graphs, tmp_path_factory.mktemp(kind))
+            made[kind] = (
+                EngineDrafter(kind, folder, tiny_llama, SLOTS, LENGTH, "cpu"),
+                NetworkDrafter(kind, trained, tiny_llama, SLOTS, LENGTH, eight_bit=False),
+            )
+        for drafter in made[kind]:
+            drafter.release(np.arange(SLOTS))
+        return made[kind]
+
+    return of
 
 
 def _take_out() -> dict[str, Any]:

@@ -1,0 +1,121 @@
+"""A drafter whose passes are built engines, in the target's process and on its device."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from python_backend.drafters.context import Context
+from python_backend.drafters.engine import NetworkDrafter
+from python_backend.drafters.weights import target_parts
+from python_backend.engines.base import EngineError
+from python_backend.engines.checkpoint import CheckpointError, weights_sha256
+from python_backend.protocol import Description, DrafterResult, DrafterStep
+from trtllm_engines.drafter_contract import LENT, candidates, contracts
+from trtllm_engines.drafter_folder import DrafterFolder
+from trtllm_engines.pin import CHUNK, LONG_CHUNK
+from trtllm_engines.runtime.drafter_serving import BlockEngines, Graphs, RecurrentEngines, Serving
+from trtllm_engines.runtime.graph_session import GraphSession
+from trtllm_engines.runtime.streams import OwnStream
+
+
+class EngineDrafter(NetworkDrafter):
+    """A `DrafterEngine` over a folder of built engines. Its steps are those of a network's; what they run differs."""
+
+    serving: Serving  # type: ignore[assignment]  # engines in the place of the network
+
+    def __init__(self, name: str, folder: Path, checkpoint: Path, slots: int, max_length: int, device: str) -> None:
+        """folder: of the engines. checkpoint: the target's, which lends embedding and head.
+
+        Raises EngineError where TensorRT, an engine or what lies beside it is missing or does not fit, CheckpointError
+        where the drafter belongs to another target.
+        """
+        exported = DrafterFolder.read(folder)
+        check_target(folder, exported, checkpoint)
+        self.name, self.device, self.config = name, device, exported.config
+        self.sha256, self.precision, self.calibration = exported.weights_sha256, exported.dtype, exported.calibration
+        self.on_stream = OwnStream(torch.device(device))
+        dtype: torch.dtype = getattr(torch, exported.dtype)
+        with self.on_stream():
+            self.context = Context(self.config, self.config.layers, slots, max_length, dtype, device)
+            embedding, head = lent(checkpoint, exported.draft_ids, dtype, device)
+            sessions = self._sessions(folder)
+            self.scratch = share_scratch(sessions, device)
+            graphs = Graphs(sessions, dict(zip(LENT, (embedding, head), strict=True)))
+            self.serving = self._serving(graphs)
+
+    def describe(self) -> Description:
+        version = importlib.import_module("tensorrt").__version__
+        return replace(super().describe(), engine="tensorrt", engine_version=version)
+
+    def step(self, step: DrafterStep) -> DrafterResult:
+        """Append context, then draft. Raises ProtocolError where the step breaks the contract."""
+        with self.on_stream():
+            return super().step(step)
+
+    def _sessions(self, folder: Path) -> dict[str, GraphSession]:
+        runtime, device = tensorrt_runtime(self.device), torch.device(self.device)
+        return {
+            contract.name: GraphSession(folder / f"{contract.name}.engine", contract, self.precision, device, runtime)
+            for contract in contracts(self.config)
+        }
+
+    def _serving(self, graphs: Graphs) -> Serving:
+        """Raises ContractError where an engine is built for less than the settings ask."""
+        slots, context = self.context.slots, self.context.keys[0].shape[2]
+        for contract in contracts(self.config):
+            inputs = {size for port in contract.inputs for size in port.shape if isinstance(size, str)}
+            needed = {"sequences": slots, "context": context, "chunk": CHUNK}
+            graphs.sessions[contract.name].check_reach(**{n: size for n, size in needed.items() if n in inputs})
+        if self.config.is_block:
+            return BlockEngines(graphs, self.config, self.context, graphs.sessions["context"].most("rows"))
+        graphs.sessions["append"].check_reach(sequences=1, context=context, chunk=LONG_CHUNK)
+        return RecurrentEngines(graphs, self.config, self.context, candidates(self.config))
+
+
+def check_target(folder: Path, exported: DrafterFolder, checkpoint: Path) -> None:
+    found, expected = weights_sha256(checkpoint), exported.config.target_sha256
+    if found != expected:
+        raise CheckpointError(
+            f"the drafter in '{folder}' was trained for a target with weights {expected[:12]}…, '{checkpoint}' has "
+            f"{found[:12]}…: build one for this target"
+        )
+
+
+def lent(checkpoint: Path, draft_ids: Tensor, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:
+    """The target's embedding, one tensor for all drafters, and the rows of its head that this one can draft."""
+    return _embedding(checkpoint, dtype, device), target_parts(checkpoint).head[draft_ids].to(device, dtype)
+
+
+@cache
+def _embedding(checkpoint: Path, dtype: torch.dtype, device: str) -> Tensor:
+    return target_parts(checkpoint).embedding.to(device, dtype)
+
+
+def share_scratch(sessions: dict[str, GraphSession], device: str) -> Tensor:
+    """Memory for what is in between, one for all graphs: they run one after the other."""
+    size = max(session.scratch_bytes for session in sessions.values())
+    scratch = torch.empty(max(size, 1), dtype=torch.uint8, device=device)
+    for session in sessions.values():
+        session.use(scratch)
+    return scratch
+
+
+def tensorrt_runtime(device: str) -> Any:
+    """Raises EngineError where there is no TensorRT, or the drafter is not to be on the GPU."""
+    if device == "cpu" and torch.cuda.is_available():
+        raise EngineError("a drafter's engines run on a GPU, its device is cpu: set it to cuda, or its engine to torch")
+    try:
+        library = importlib.import_module("tensorrt")
+    except ImportError as error:
+        raise EngineError(
+            f"a drafter's engines need TensorRT, which cannot be imported here ({error}): serve from its container, "
+            "see docs/h20.md, or set the drafter's engine to torch"
+        ) from error
+    return library.Runtime(library.Logger(library.Logger.WARNING))
