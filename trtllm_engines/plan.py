@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from python_backend.settings import TargetSettings
 from trtllm_engines.pin import TOKENS_PER_BLOCK
 from trtllm_engines.recipe import Precision, Recipe
 from trtllm_engines.sizes import (
@@ -93,7 +94,9 @@ def _uses(recipe: Recipe, precision: Precision) -> tuple[Use, ...]:
         Use(name, drafter_parameters(drafter, geometry) * BF16, f"{drafter.kind}, bfloat16")
         for name, drafter in recipe.drafters.items()
     )
-    captured = len(recipe.captured_layers)
+    captured = len(recipe.captured_layers) * geometry.hidden * BF16  # bytes a row
+    limits = recipe.limits
+    kept = TargetSettings().prefix_cache + limits.max_batch_size * TOKENS_PER_BLOCK + limits.max_rows
     return (
         Use("weights", weight_bytes(geometry, precision, gpus), f"{precision}" + (f", 1 of {gpus}" * (gpus > 1))),
         *drafters,
@@ -105,9 +108,10 @@ def _uses(recipe: Recipe, precision: Precision) -> tuple[Use, ...]:
         ),
         Use(
             "captured states",
-            recipe.limits.max_rows * captured * geometry.hidden * BF16,
-            f"bfloat16, {recipe.limits.max_rows} rows x {captured} layers x {geometry.hidden}",
+            limits.max_rows * captured,
+            f"bfloat16, {limits.max_rows} rows x {len(recipe.captured_layers)} layers x {geometry.hidden}",
         ),
+        Use("kept states", kept * captured, f"bfloat16, {kept} rows of prompts that others may begin with"),
         Use("workspace allowance", recipe.workspace_gb * GB, "assumed, not measured"),
     )
 
