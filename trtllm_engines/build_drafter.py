@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
-from trtllm_engines.pin import BESIDE_GRAPHS, CHUNK, LONG_CHUNK
+from trtllm_engines.pin import BESIDE_GRAPHS, CHUNK, DRAFTER_TABLE, LONG_CHUNK
 
 if TYPE_CHECKING:
     import tensorrt as trt
@@ -106,12 +106,16 @@ def _profile(
 
 
 def graphs(folder: Path) -> list[Path]:
-    """The graphs of a drafter, by name. Raises BuildError where there is none."""
+    """The graphs of a drafter, by name. Raises BuildError where there is none, or not what lies beside them."""
     found = sorted(folder.glob("*.onnx"))
     if not found:
         raise BuildError(
             f"'{folder}' holds no *.onnx graph: train the drafter for this target and export it there, or build "
             "without drafters (`make engines ARGS=--no-drafters`) and serve with prompt lookup"
+        )
+    if not (folder / DRAFTER_TABLE).is_file():
+        raise BuildError(
+            f"'{folder}' holds no {DRAFTER_TABLE}, which engines are served with: export the drafter again"
         )
     return found
 

@@ -100,14 +100,48 @@ def test_files_have_the_contracts_tensors_with_the_dimensions_that_engines_are_b
         assert {size for port in contract.inputs for size in port.shape if isinstance(size, str)} <= set(known)
 
 
+RECORDED = json.loads((Path(build_drafter.__file__).parent / "contracts" / "onnx_operators.json").read_text())
+NAMES = {  # TensorRT's names of types; what is float32 here is that or bfloat16 in an engine
+    onnx.TensorProto.FLOAT: ("FP32", "BF16"),
+    onnx.TensorProto.INT64: ("INT64",),
+    onnx.TensorProto.BOOL: ("BOOL",),
+}
+
+
 @pytest.mark.export
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_operator_is_one_that_tensorrt_takes(exported: Export, kind: str) -> None:
-    record = json.loads((Path(build_drafter.__file__).parent / "contracts" / "onnx_operators.json").read_text())
+def test_every_operator_takes_its_types_in_tensorrt(exported: Export, kind: str) -> None:
     for file in exported(kind).graphs.glob("*.onnx"):
-        model = onnx.load(str(file))
-        assert {node.op_type for node in model.graph.node} <= set(record["operators"])
+        model = onnx.shape_inference.infer_shapes(onnx.load(str(file)))
+        graph, constants = model.graph, {tensor.name: tensor for tensor in model.graph.initializer}
+        values = {
+            value.name: value.type.tensor_type.elem_type for value in (*graph.input, *graph.value_info, *graph.output)
+        }
+        types = values | {name: tensor.data_type for name, tensor in constants.items()}
+        for node in graph.node:
+            taken = RECORDED["operators"][node.op_type]
+            data = node.input[:1] if node.op_type in SHAPED else node.input
+            for name in filter(None, data):
+                assert set(NAMES[types[name]]) <= set(taken), f"{file.name}: {node.op_type} of {types[name]}"
+            if node.op_type in AXES and len(node.input) > 1:
+                assert node.input[1] in constants
+            if node.op_type == "TopK":
+                assert onnx.numpy_helper.to_array(constants[node.input[1]]) < 3840
+                assert all(attribute.i for attribute in node.attribute if attribute.name == "sorted")
         assert [(opset.domain, opset.version) for opset in model.opset_import] == [("", export_drafter.OPSET)]
+
+
+SHAPED = ("Expand", "Reshape", "Slice", "Split", "Squeeze", "TopK", "Unsqueeze", "ReduceMean")  # sizes after the data
+AXES = ("Squeeze", "Unsqueeze", "ReduceMean")
+
+
+@pytest.mark.export
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_input_is_used(exported: Export, kind: str) -> None:
+    """TensorRT may drop an input that nothing reads, and the engine would differ from the contract."""
+    for file in exported(kind).graphs.glob("*.onnx"):
+        graph = onnx.load(str(file)).graph
+        assert {value.name for value in graph.input} <= {name for node in graph.node for name in node.input}
 
 
 def test_what_memory_holds_beyond_a_context_does_not_matter() -> None:

@@ -102,7 +102,7 @@ def test_drafter_kv_of_a_token() -> None:
 
 
 def test_what_fits_on_an_h20_by_hand() -> None:
-    """Qwen3-8B: 16.38 + 0.45 + 2.26 + 2.49 + 0.31 + 0.10 + 0.60 + 4 GB, then 90 % of the rest in blocks of 32 tokens."""
+    """Qwen3-8B: 16.38 + 0.45 + 2.26 + 2.49 + 0.31 + 0.10 + 0.60 + 4 GB, then 90 % of the rest in blocks of 32."""
     plan = make(recipes.load("qwen3-8b"), "bf16")
     copies = 2 * 151936 * 4096
     mtp = 192_937_984 + 2 * 4096**2

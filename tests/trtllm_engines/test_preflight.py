@@ -11,7 +11,7 @@ import pytest
 from trtllm_engines import cli
 from trtllm_engines import recipe as recipes
 from trtllm_engines.commands import Folders, Step, steps
-from trtllm_engines.pin import IMAGE
+from trtllm_engines.pin import DRAFTER_TABLE, IMAGE
 from trtllm_engines.preflight import ThisMachine, problems
 
 RECIPE = recipes.load("qwen3-8b")
@@ -40,8 +40,8 @@ def ready(tmp_path: Path) -> tuple[list[Step], Folders]:
     folders = Folders.under(tmp_path / "work", RECIPE, "bf16", tmp_path / "examples")
     script = tmp_path / "examples/models/core/qwen/convert_checkpoint.py"
     graphs = [folders.onnx / name / "block.onnx" for name in RECIPE.drafters]
-    for file in (script, *graphs):
-        file.parent.mkdir(parents=True)
+    for file in (script, *graphs, *(graph.with_name(DRAFTER_TABLE) for graph in graphs)):
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     return steps(RECIPE, "bf16", folders), folders
 
@@ -87,6 +87,8 @@ def test_a_missing_script_says_where_to_get_it(ready: tuple[list[Step], Folders]
 def test_missing_graphs_name_the_folder_and_the_way_without(ready: tuple[list[Step], Folders]) -> None:
     planned, folders = ready
     (folders.onnx / "drafter_dfly" / "block.onnx").unlink()
-    (found,) = problems(RECIPE, planned, folders, FakeMachine())
+    (folders.onnx / "drafter_mtp" / DRAFTER_TABLE).unlink()
+    found, table = sorted(problems(RECIPE, planned, folders, FakeMachine()))
+    assert f"drafter_mtp' holds no {DRAFTER_TABLE}" in table
     assert "drafter_dfly' holds no *.onnx graph" in found
     assert "--no-drafters" in found
