@@ -116,14 +116,15 @@ class RecurrentEngines:
         begin, slots = self.context.stored[slot], self.context.tensor(slot)
         held = held_context(self.context, slot, int(begin.max()) + depth)
         state = {name: values[slots] for name, values in self.last.items()}
-        sequence, chosen = torch.arange(len(slot), device=anchor.device), Chosen()
+        sequence, length = torch.arange(len(slot), device=anchor.device), self.context.tensor(begin)
+        chosen = Chosen()
         for k in range(depth):
             drafted = chosen.take(state["token"], state["logits"], pick)
             if k + 1 < depth:
-                length = self.context.tensor(begin + k)
                 state = self.run("step", carried=state["next_carried"], drafted=drafted, length=length, **held)
                 held["keys_0"][sequence, :, length] = state["new_keys"][:, 0]
                 held["values_0"][sequence, :, length] = state["new_values"][:, 0]
+                length = length + 1
         return chosen.drafted()
 
     def _append(self, new: Append, members: Array, first: int, most: int) -> None:
@@ -150,18 +151,23 @@ class Chosen:
     """The drafts of a chain, as they are picked."""
 
     def __init__(self) -> None:
+        self._columns: list[Tensor] = []
         self._tokens: list[Tensor] = []
-        self._probabilities: list[Tensor] = []
+        self._logits: list[Tensor] = []
 
     def take(self, tokens: Tensor, logits: Tensor, pick: Pick) -> Tensor:
         """[n] tokens of the next draft, among candidates [n, S]."""
-        column = pick(tokens, logits, len(self._tokens))[:, None]
-        self._tokens.append(tokens.gather(-1, column).squeeze(-1))
-        self._probabilities.append(logits.softmax(-1).gather(-1, column).squeeze(-1))
-        return self._tokens[-1]
+        column = pick(tokens, logits, len(self._columns))[:, None]
+        chosen = tokens.gather(-1, column)
+        self._columns.append(column)
+        self._tokens.append(chosen)
+        self._logits.append(logits)
+        return chosen.squeeze(-1)
 
     def drafted(self) -> Drafted:
-        return Drafted(torch.stack(self._tokens, 1), torch.stack(self._probabilities, 1))
+        """All of them; how sure each was is worked out for all drafts at once."""
+        probability = torch.stack(self._logits, 1).softmax(-1).gather(-1, torch.stack(self._columns, 1))
+        return Drafted(torch.cat(self._tokens, 1), probability.squeeze(-1))
 
 
 def held_context(context: Context, slot: Array, rows: int) -> dict[str, Tensor]:
