@@ -6,6 +6,7 @@ python -m training.experiments run --device cuda; then python -m training.experi
 from __future__ import annotations
 
 import json
+import os
 import time
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +31,6 @@ from training.trainer import Trainer
 
 HERE = Path(__file__).parent
 LIST = HERE / "experiments.yaml"
-HELD_OUT_TEXTS = 200
 DOMAINS = (*WORKLOADS, "all")
 
 console = Console()
@@ -64,10 +64,13 @@ def run_command(
     device: Annotated[str, typer.Option(help="cpu, cuda")] = "cpu",
     corpus: Annotated[str, typer.Option(help="What to learn from.")] = "train",
     sequences: Annotated[int, typer.Option(help="Of the corpus, the first so many.")] = 4000,
+    texts: Annotated[int, typer.Option(help="Held-out texts to measure on.")] = 200,
+    threads: Annotated[int, typer.Option(min=0, help="0: one per core.")] = 0,
     worker: Annotated[int, typer.Option(help="Of `workers` processes that share the list.")] = 0,
     workers: Annotated[int, typer.Option(min=1)] = 1,
 ) -> None:
     """Train what has no result yet."""
+    torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     torch.set_float32_matmul_precision("high")
     settings, listed = load(), read_experiments()
     checkpoint = resolve_checkpoint(settings)
@@ -81,7 +84,10 @@ def run_command(
     for run, seed in todo:
         file = folder / f"{run}-{seed}.json"
         if not file.is_file():
-            card = one(listed.recipe(run, seed), checkpoint, learned, held_out, stored, device)
+            console.print(f"{run}, seed {seed}")
+            card = one(
+                listed.recipe(run, seed), checkpoint, learned, held_out[:: -(-len(held_out) // texts)], stored, device
+            )
             file.write_text(json.dumps(card, indent=2) + "\n")
 
 
@@ -108,7 +114,7 @@ def one(
         "seconds": round(seconds, 1),
         "tokens": trainer.progress.tokens,
         "history": trainer.progress.history,
-    } | measure(trainer.network, pairs, recipe.depth, HELD_OUT_TEXTS)
+    } | measure(trainer.network, pairs, recipe.depth, len(pairs))
 
 
 @app.command("show")

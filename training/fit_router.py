@@ -7,7 +7,7 @@ and on any files of prompts that are given as `workload=file`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import typer
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
@@ -23,12 +24,14 @@ from python_backend.coordinator.router import PromptClassifier, pool, route
 from python_backend.engines.checkpoint import resolve_checkpoint, weights_sha256
 from python_backend.engines.decoder import read_config
 from python_backend.engines.factory import build_target
+from python_backend.protocol import Array
 from python_backend.settings import ROOT, WORKLOADS, Settings, Workload, load
 from python_backend.tokenizer import load_tokenizer
 from training.corpus import Corpus, compute_features
-from training.synthesize import FEATURE_LAYERS, synthesis_settings
+from training.synthesize import synthesis_settings
 
 ROUTER = ROOT / "python_backend" / "coordinator" / "router.safetensors"
+LONGEST = 1000  # tokens of a prompt that are looked at
 PENALTY = 0.05  # inverse strength of the ridge: there are more dimensions than kinds of prompts
 
 console = Console()
@@ -42,34 +45,45 @@ class Prompts(NamedTuple):
     workload: list[Workload]
 
 
-def read_corpus(settings: Settings, name: str, layer: int) -> Prompts:
-    tokenizer = load_tokenizer(resolve_checkpoint(settings))
-    pooled, text, workload = [], [], []
-    for sample in Corpus(settings.cache_dir, name):
-        prompt = sample.features[: sample.response_start].unflatten(-1, (len(FEATURE_LAYERS), -1))
-        pooled.append(pool(prompt[:, FEATURE_LAYERS.index(layer)].float().numpy()))
-        text.append(tokenizer.decode(sample.ids[: sample.response_start]))
-        workload.append(sample.domain)
-    return Prompts(np.stack(pooled), text, workload)
+class Reader:
+    """Shows prompts to the target."""
 
+    def __init__(self, settings: Settings, layer: int) -> None:
+        """layer: whose states are looked at."""
+        self.settings = settings
+        self.tokenizer = load_tokenizer(resolve_checkpoint(settings))
+        reading = synthesis_settings(16, LONGEST + 1)
+        self.engine = build_target(
+            reading.model_copy(update={"target": reading.target.model_copy(update={"feature_layers": (layer,)})})
+        )
 
-def read_files(settings: Settings, files: list[str], layer: int) -> Iterator[tuple[str, Prompts]]:
-    """JSON lines with a `prompt`, through the target. files: workload=path each."""
-    if not files:
-        return
-    engine, tokenizer = build_target(synthesis_settings(16, 1024)), load_tokenizer(resolve_checkpoint(settings))
-    for entry in files:
+    def corpus(self, name: str, most: int) -> Prompts:
+        """The first `most` prompts of a corpus."""
+        shards = Corpus(self.settings.cache_dir, name).shards()
+        found = islice(((ids, s, i) for s in shards for i, ids in enumerate(s.ids())), most)
+        prompts = [(ids[: s.response_start[i]], WORKLOADS[s.domain[i]]) for ids, s, i in found]
+        texts = [self.tokenizer.decode(ids) for ids, _ in prompts]
+        return Prompts(self.pooled([ids for ids, _ in prompts], name), texts, [workload for _, workload in prompts])
+
+    def file(self, entry: str) -> Prompts:
+        """JSON lines with a `prompt`. entry: workload=path."""
         workload, path = entry.split("=", 1)
         if workload not in WORKLOADS:
             raise typer.BadParameter(f"'{entry}': expected one of {', '.join(WORKLOADS)} before the =")
-        prompts = [json.loads(line)["prompt"] for line in Path(path).read_text().splitlines()]
-        pooled = []
-        for prompt in prompts:
-            turns = [{"role": "user", "content": prompt}]
-            ids = np.array(tokenizer.apply_chat_template(turns, add_generation_prompt=True, return_dict=False))[:1000]
-            states = compute_features(engine, [np.append(ids, 0)]).unflatten(-1, (len(FEATURE_LAYERS), -1))
-            pooled.append(pool(states[:, FEATURE_LAYERS.index(layer)].float().numpy()))
-        yield Path(path).name, Prompts(np.stack(pooled), prompts, [workload] * len(prompts))
+        texts = [json.loads(line)["prompt"] for line in Path(path).read_text().splitlines()]
+        chats = [[{"role": "user", "content": text}] for text in texts]
+        ids = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
+        return Prompts(self.pooled([np.array(i) for i in ids], Path(path).name), texts, [workload] * len(texts))
+
+    def pooled(self, prompts: list[Array], name: str) -> npt.NDArray[np.float32]:
+        """[N, hidden]"""
+        fed = [np.append(ids[:LONGEST], 0) for ids in prompts]  # the last token's state is not read
+        return np.stack(
+            [
+                pool(compute_features(self.engine, [ids]).float().numpy())
+                for ids in track(fed, name, console=console, transient=True)
+            ]
+        )
 
 
 def fit(prompts: Prompts, layer: int, target_sha256: str) -> PromptClassifier:
@@ -85,17 +99,19 @@ def fit(prompts: Prompts, layer: int, target_sha256: str) -> PromptClassifier:
 def main(
     files: Annotated[list[str] | None, typer.Argument(help="More prompts to judge by: code=prompts.jsonl …")] = None,
     corpus: Annotated[str, typer.Option(help="What to learn from.")] = "train",
+    most: Annotated[int, typer.Option(help="Prompts of it.")] = 3000,
     held_out: Annotated[str, typer.Option(help="What to judge by.")] = "held_out",
     output: Annotated[Path, typer.Option(help="Weights.")] = ROUTER,
 ) -> None:
     settings = load()
     layer = read_config(resolve_checkpoint(settings)).layers
     sha256 = weights_sha256(resolve_checkpoint(settings))
-    classifier = fit(read_corpus(settings, corpus, layer), layer, sha256)
+    reader = Reader(settings, layer)
+    classifier = fit(reader.corpus(corpus, most), layer, sha256)
     table = Table("prompts", "number", "classifier", "keyword rule")
     for name, prompts in (
-        ("held out", read_corpus(settings, held_out, layer)),
-        *read_files(settings, files or [], layer),
+        ("held out", reader.corpus(held_out, most)),
+        *((entry.partition("=")[2], reader.file(entry)) for entry in files or []),
     ):
         means, texts = prompts.pooled, prompts.text
         learned = [
@@ -103,7 +119,7 @@ def main(
             for m, w in zip(means, prompts.workload, strict=True)
         ]
         by_rule = [route(t) == w for t, w in zip(texts, prompts.workload, strict=True)]
-        table.add_row(name, str(len(means)), f"{np.mean(learned):.1%}", f"{np.mean(by_rule):.1%}")
+        table.add_row(Path(name).name, str(len(means)), f"{np.mean(learned):.1%}", f"{np.mean(by_rule):.1%}")
     console.print(table)
     classifier.save(output)
     console.print(f"weights: {output}")
