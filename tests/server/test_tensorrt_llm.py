@@ -114,6 +114,18 @@ def test_the_server_gives_the_tokens_of_the_torch_engine(trt_server: ServerUnder
     assert sum(answer.summary.speculation.num_accepted_tokens for answer in answers) > 0
 
 
+def test_a_prompt_that_was_read_once_is_held_with_what_its_drafter_reads(
+    trt_server: ServerUnderTest, checkpoint: Path
+) -> None:
+    for request in (REQUESTS[1], REQUESTS[3]):  # a network, and engines
+        ask(trt_server, request)
+        before = trt_server.metric("angelspec_held_prompt_tokens_total")
+        answer = ask(trt_server, request)
+        assert trt_server.metric("angelspec_held_prompt_tokens_total") >= before + len(request["prompt"]) // 16 * 16
+        assert list(answer.token_ids) == plain_decoding(checkpoint, request)
+        assert answer.summary.speculation.num_draft_tokens > 0
+
+
 def load_target(server: ServerUnderTest) -> str:
     """Load the target again, from the engine that is in its folder now. Returns the server's complaint."""
     models = f"http://{server.http_url}/v2/repository/models/{TARGET}"
