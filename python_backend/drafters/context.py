@@ -38,7 +38,7 @@ class Context:
         its slot. Query heads that share a key head are folded into its rows, so keys are read once."""
         b, q, heads, head_dim = query.shape
         kv_heads, group, length = self.config.kv_heads, heads // self.config.kv_heads, int(seen.max())
-        keys, values = (_rows_of(cache, slot)[:, :, :length] for cache in (self.keys[layer], self.values[layer]))
+        keys, values = (_rows_of(cache[:, :, :length], slot) for cache in (self.keys[layer], self.values[layer]))
         folded = query.view(b, q, kv_heads, group, head_dim).permute(0, 2, 1, 3, 4).reshape(b, kv_heads, -1, head_dim)
         mask = None
         if seen.min() < length:
