@@ -95,3 +95,15 @@ def test_the_manifest_counts_what_the_shards_hold(tmp_path):
     assert manifest["target"]["weights_sha256"] == "toy"
     assert manifest["counts"]["response_tokens"] >= JOB.tokens
     assert manifest["counts"]["response_tokens"] == manifest["counts"]["chat_response_tokens"]
+
+
+def test_writers_that_share_the_work_write_what_one_would(tmp_path):
+    run(tmp_path / "one")
+    for writer in (1, 0):
+        engine = ToyTarget(feature_size=4)
+        with Report(Console(quiet=True), 0) as report:
+            built = Writer(JOB, tmp_path / "two", engine, Sampler(engine, CHAT, (NEVER,), frozenset()), endless)
+            built.run(report, writer, 2)
+    assert stored(tmp_path / "two") == stored(tmp_path / "one")
+    manifests = [(corpus_folder(tmp_path / name, "train") / MANIFEST).read_text() for name in ("one", "two")]
+    assert manifests[0] == manifests[1]
