@@ -83,6 +83,12 @@ class DrafterSettings(Section):
         description="network: tensorrt runs built engines, in the target's process; auto where its folder has them",
     )
     eight_bit: bool = Field(True, description="network, on a CPU: weights rounded to 8 bits; only drafts can change")
+    least_confidence: float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        description="MTP and EAGLE-3, on a CPU: a chain less likely than this to be accepted so far goes no further",
+    )
     max_ngram: int = Field(4, ge=1, le=16, description="longest n-gram that prompt lookup searches")
     min_ngram: int = Field(1, ge=1, description="shortest one")
     in_process: bool = Field(False, description="prompt_lookup: in the coordinator's process, no call to its model")

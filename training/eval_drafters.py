@@ -79,9 +79,11 @@ def measure_engine(engine: DrafterEngine, pairs: list[tuple[Text, Sample]], dept
 
 
 def read_pairs(
-    settings: Settings, name: str, layers: tuple[int, ...], final_layer: int, temperature: float
+    settings: Settings, name: str, layers: tuple[int, ...], final_layer: int, temperature: float, most: int
 ) -> list[tuple[Text, Sample]]:
+    """Up to `most` texts that were sampled at a temperature, spread over the domains, with the layers that are read."""
     samples = [s for s in open_corpus(settings, name) if s.temperature == temperature]
+    samples = samples[:: -(-len(samples) // most)]
     return list(zip(read_texts(samples, FEATURE_LAYERS, layers, final_layer), samples, strict=True))
 
 
@@ -89,6 +91,7 @@ def main(
     folders: Annotated[list[Path] | None, typer.Argument(help="Drafter folders; by default those served.")] = None,
     held_out: Annotated[str, typer.Option(help="Texts to measure on.")] = "held_out",
     served_share: Annotated[int, typer.Option(help="Serve every n-th text too; 0: none.")] = 6,
+    texts: Annotated[int, typer.Option(min=2, help="Of each temperature, at most.")] = 1000,
     sampled: Annotated[bool, typer.Option(help="Texts sampled at temperature 1 too.")] = True,
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Write the fitted calibration beside the weights.")
@@ -104,12 +107,12 @@ def main(
     shown: dict[float, dict[str, Result]] = {}
     curves: dict[str, dict[float, Observations]] = {name: {} for name in networks}
     for temperature in (0.0, 1.0) if sampled else (0.0,):
-        pairs = read_pairs(settings, held_out, (final,), final, temperature)
+        pairs = read_pairs(settings, held_out, (final,), final, temperature, texts)
         lookup = PromptLookup("prompt_lookup", 1, MAX_LENGTH, LOOKUP_DEPTH, 1, 4)
         shown[temperature] = {"prompt_lookup": measure_engine(lookup, pairs, LOOKUP_DEPTH)}
         for name, folder in networks.items():
             layers = json.loads((folder / "config.json").read_text())["feature_layers"]
-            mine = read_pairs(settings, held_out, tuple(layers), final, temperature)
+            mine = read_pairs(settings, held_out, tuple(layers), final, temperature, texts)
             result, curves[name][temperature] = measure_network(folder, checkpoint, mine, served_share, name)
             shown[temperature][name] = result
         show(shown[temperature], temperature)

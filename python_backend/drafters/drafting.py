@@ -27,11 +27,16 @@ class Shortlist(NamedTuple):
 
 
 Pick = Callable[[Tensor, Tensor, int], Tensor]  # (tokens [N, S], logits [N, S], draft number) -> column chosen [N]
+GoOn = Callable[[list[Tensor]], bool]  # probabilities [N] of each draft so far -> whether the next one can pay
 
 
 class Drafted(NamedTuple):
     tokens: Tensor  # [N, D]
     probability: Tensor  # [N, D] among the candidates, before temperature
+
+
+def always(_: list[Tensor]) -> bool:
+    return True
 
 
 def first_choice(_: Tensor, logits: Tensor, __: int) -> Tensor:
@@ -62,15 +67,26 @@ def walk_block(network: BlockDrafter, hidden: Tensor, anchor: Tensor, pick: Pick
 
 
 def walk_recurrent(
-    network: RecurrentDrafter, state: State, anchor_position: Tensor, depth: int, attention: Attention, pick: Pick
+    network: RecurrentDrafter,
+    state: State,
+    anchor_position: Tensor,
+    depth: int,
+    attention: Attention,
+    pick: Pick,
+    go_on: GoOn = always,
 ) -> Drafted:
-    """Draft depth by depth. state: [N, hidden] of the rows whose following token is the anchor; attention: of rows
-    [N, 1], each at the position after the one before, from that of the anchor on."""
+    """Draft depth by depth, up to `depth`.
+
+    state: [N, hidden] of the rows whose following token is the anchor. attention: of rows [N, 1], each at the position
+    after the one before, from that of the anchor on.
+    """
     drafts: list[tuple[Tensor, Tensor]] = []
     for k in range(depth):
         candidates = shortlist(network.base_logits(state.output))
         drafts.append(_take(network.draft_ids[candidates.candidate], candidates.logits, pick, k))
         if k + 1 < depth:
+            if not go_on([probability for _, probability in drafts]):
+                break
             token, position = drafts[-1][0][:, None], (anchor_position + k)[:, None]
             following = network.run(state.carried[:, None], token, position, attention)
             state = State(following.output[:, 0], following.carried[:, 0])

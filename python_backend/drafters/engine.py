@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.calibration import Calibration
 from python_backend.drafters.context import Context
-from python_backend.drafters.drafting import Drafted
+from python_backend.drafters.drafting import Drafted, always
 from python_backend.drafters.pick import pick_for
 from python_backend.drafters.quantise import quantise
 from python_backend.drafters.serving import Append, BlockServing, RecurrentServing
@@ -31,8 +33,10 @@ class NetworkDrafter:
         max_length: int,
         device: str = "cpu",
         eight_bit: bool = True,
+        least_confidence: float = 0.0,
     ) -> None:
-        """folder: the drafter's. checkpoint: the target's. eight_bit: round the weights on a CPU.
+        """folder: the drafter's. checkpoint: the target's. eight_bit: round the weights on a CPU. least_confidence: a
+        chain that is drafted one by one ends where it is less likely than this to be accepted so far; on a CPU.
 
         Raises CheckpointError where the weights are missing or belong to another target.
         """
@@ -53,6 +57,7 @@ class NetworkDrafter:
             else RecurrentServing(network, self.context)
         )
         self.calibration = Calibration.read(folder)
+        self.least_confidence = least_confidence if device == "cpu" else 0.0
 
     def describe(self) -> Description:
         return Description(
@@ -84,15 +89,18 @@ class NetworkDrafter:
         drafting, depth = order[step.anchor[order] != NO_TOKEN], min(asked, self.config.depth)
         if depth and len(drafting):
             drafted = self._draft(step, drafting, depth)
-            probability = drafted.probability.float().cpu().numpy()
-            if self.calibration:
-                probability = self.calibration(probability, step.temperature[drafting])
-            ids[drafting, :depth] = drafted.tokens.cpu().numpy()
-            confidence[drafting, :depth] = probability
+            drawn = drafted.tokens.shape[1]
+            ids[drafting, :drawn] = drafted.tokens.cpu().numpy()
+            confidence[drafting, :drawn] = self._confidence(drafted.probability, step.temperature[drafting])
         return DrafterResult(draft_ids=ids, confidence=confidence)
 
     def release(self, slot: Array) -> None:
         self.context.release(slot)
+
+    def _confidence(self, probability: Tensor, temperature: Array) -> Array:
+        """[N, k] of drafts whose probabilities are given."""
+        own: Array = probability.float().cpu().numpy()
+        return self.calibration(own, temperature) if self.calibration else own
 
     def _new_rows(self, step: DrafterStep, order: Array) -> Append:
         """The step's context in the order of its slots."""
@@ -118,4 +126,10 @@ class NetworkDrafter:
             self.config.vocabulary_size,
         )
         anchor = torch.from_numpy(step.anchor[members].astype(np.int64)).to(self.device)
-        return self.serving.draft(slot, anchor, depth, pick)
+        go_on = partial(self._can_pay, step.temperature[members]) if self.least_confidence else always
+        return self.serving.draft(slot, anchor, depth, pick, go_on)
+
+    def _can_pay(self, temperature: Array, probabilities: list[Tensor]) -> bool:
+        """Whether any chain is likely enough to be accepted so far."""
+        reached = self._confidence(torch.stack(probabilities, 1), temperature).prod(1)
+        return bool((reached >= self.least_confidence).any())

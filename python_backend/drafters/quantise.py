@@ -10,7 +10,7 @@ import warnings
 import torch
 from torch import Tensor, nn
 
-from python_backend.drafters.layers import DraftLayer
+from python_backend.drafters.layers import DraftLayer, Norm
 from python_backend.drafters.network import DraftNetwork
 
 RAW_INPUTS = ("basis", "fuse")  # they read unnormed states, whose outliers would swamp a common scale
@@ -35,13 +35,28 @@ class Int8Linear(nn.Module):
         return torch.ops.quantized.linear_dynamic(flat, self.packed, reduce_range=True).view(*x.shape[:-1], -1)
 
 
+class LightNorm(nn.Module):
+    """A root-mean-square norm for few rows, where torch's own, made of seven operations, takes three times as long."""
+
+    def __init__(self, norm: Norm) -> None:
+        super().__init__()
+        size = norm.weight.shape[0]
+        self.weight = norm.weight.detach() * size**0.5
+        self.least = (size * norm.epsilon) ** 0.5  # a bound instead of a summand: rows are never that short
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (self.weight / torch.linalg.vector_norm(x, dim=-1, keepdim=True).clamp_min(self.least))
+
+
 def quantise(network: DraftNetwork) -> None:
-    """Replace the large products of a network, which cannot be trained any more."""
+    """Replace the large products and the norms of a network, which cannot be trained any more."""
     for module in list(network.modules()):
         if isinstance(module, DraftLayer) and module.context_kv is None:
             module.context_kv = Int8Linear(module.qkv.weight[module.query_size :])
     for module in list(network.modules()):
         for name, child in list(module.named_children()):
+            if isinstance(child, Norm):
+                setattr(module, name, LightNorm(child))
             if isinstance(child, nn.Linear) and name not in RAW_INPUTS and not name.startswith("columns"):
                 setattr(module, name, Int8Linear(child.weight))
     network.head_product = Int8Linear(network.head)

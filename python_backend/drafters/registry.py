@@ -36,6 +36,7 @@ def _network(name: str, drafter: DrafterSettings, settings: Settings) -> Drafter
         limits.max_length,
         drafter.device,
         drafter.eight_bit,
+        drafter.least_confidence,
     )
 
 

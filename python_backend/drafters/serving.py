@@ -13,7 +13,7 @@ from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.context import Context
-from python_backend.drafters.drafting import Drafted, Pick, walk_block, walk_recurrent
+from python_backend.drafters.drafting import Drafted, GoOn, Pick, walk_block, walk_recurrent
 from python_backend.drafters.layers import KeysValues
 from python_backend.drafters.recurrent import RecurrentDrafter, State
 from python_backend.protocol import Array, ProtocolError, row_starts
@@ -45,8 +45,8 @@ class BlockServing:
         for i, rows in enumerate(self.network.context(new.features, position)):
             self.context.write(i, slot, position, rows)
 
-    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick) -> Drafted:
-        """anchor: [b] tokens, each right after its slot's context."""
+    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn) -> Drafted:
+        """anchor: [b] tokens, each right after its slot's context. A block is drafted at once."""
         begin, rows = self.context.stored[slot], self.network.slots(depth)
         position = self.context.tensor(begin[:, None] + np.arange(rows))
         slots, seen = self.context.tensor(slot)[:, None], np.repeat(begin[:, None] + rows, rows, axis=1)
@@ -85,7 +85,7 @@ class RecurrentServing:
             slot = self.context.tensor(new.slot[members])
             self.last.output[slot], self.last.carried[slot] = state.output[:, -1], state.carried[:, -1]
 
-    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick) -> Drafted:
+    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn) -> Drafted:
         """The anchor follows each slot's last row, which was appended with it."""
         begin = self.context.stored[slot]
         slots = self.context.tensor(slot)
@@ -96,7 +96,7 @@ class RecurrentServing:
             position = begin[:, None] + next(done)
             return self._attend(slot, position, query, own)
 
-        return walk_recurrent(self.network, state, self.context.tensor(begin), depth, attention, pick)
+        return walk_recurrent(self.network, state, self.context.tensor(begin), depth, attention, pick, go_on)
 
     def _run(self, slot: Array, position: Array, carried: Tensor, following: Tensor) -> State:
         return self.network.run(

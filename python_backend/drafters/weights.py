@@ -12,7 +12,7 @@ from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.config import CONFIG, WEIGHTS, DrafterConfig
 from python_backend.drafters.network import DraftNetwork, TargetParts
 from python_backend.drafters.recurrent import RecurrentDrafter
-from python_backend.engines.checkpoint import CheckpointError, weights_sha256
+from python_backend.engines.checkpoint import RECORD, CheckpointError, weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
 
 EXACT = ("draft_ids", "feature_scale")  # kept as they are
@@ -47,6 +47,7 @@ def save(network: DraftNetwork, folder: Path) -> None:
     (folder / CONFIG).write_text(network.config.model_dump_json(indent=2) + "\n")
     state = {n: t if n in EXACT else t.to(torch.bfloat16) for n, t in network.state_dict().items()}
     save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
+    (folder / RECORD).unlink(missing_ok=True)  # the checksum of what was there before
 
 
 def load(folder: Path, checkpoint: Path, draft_ids: Tensor | None = None) -> BlockDrafter | RecurrentDrafter:

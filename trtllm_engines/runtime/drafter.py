@@ -40,6 +40,7 @@ class EngineDrafter(NetworkDrafter):
         check_target(folder, exported, checkpoint)
         self.name, self.device, self.config = name, device, exported.config
         self.sha256, self.precision, self.calibration = exported.weights_sha256, exported.dtype, exported.calibration
+        self.least_confidence = 0.0
         self.on_stream = OwnStream(torch.device(device))
         dtype: torch.dtype = getattr(torch, exported.dtype)
         with self.on_stream():

@@ -12,7 +12,7 @@ from python_backend.drafters import weights
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.drafters.pick import pick_for
 from python_backend.engines.checkpoint import CheckpointError, weights_sha256
-from python_backend.protocol import DrafterStep, ProtocolError, Release
+from python_backend.protocol import NO_TOKEN, DrafterStep, ProtocolError, Release
 from tests.checkpoints import save_tiny
 from tests.training.drafting import toy_config
 from training.batches import Batch
@@ -130,6 +130,23 @@ def test_eight_bits_change_few_drafts(folders, checkpoint, kind):
         step = step_of(texts, range(SLOTS), [0] * SLOTS, [count] * SLOTS)
         agreed.append(exact.step(step).draft_ids[:, 0] == rounded.step(step).draft_ids[:, 0])
     assert np.mean(agreed) > 0.8  # random weights: choices are closer than a trained drafter's
+
+
+@pytest.mark.parametrize("kind", ["mtp", "eagle3"])
+def test_a_chain_ends_where_none_is_likely_enough_to_be_accepted(folders, checkpoint, kind):
+    full = engine(folders, checkpoint, kind)
+    texts = [Text(seed, full.config.feature_size) for seed in range(SLOTS)]
+    step = step_of(texts, range(SLOTS), [0] * SLOTS, [9] * SLOTS)
+    whole = full.step(step)
+    reached = whole.confidence.cumprod(1).max(0)  # the likeliest chain's, by depth
+    least = float(reached[1] + reached[0]) / 2
+    drafter = NetworkDrafter(
+        kind, folders[kind], checkpoint, SLOTS, LENGTH + DEPTH, eight_bit=False, least_confidence=least
+    )
+    ended = drafter.step(step)
+    assert np.array_equal(ended.draft_ids[:, :2], whole.draft_ids[:, :2])  # the second was still worth a look
+    assert (ended.draft_ids[:, 2:] == NO_TOKEN).all()
+    assert (ended.confidence[:, 2:] == 0).all()
 
 
 @pytest.mark.parametrize("kind", ["mtp", "dfly"])
