@@ -162,7 +162,7 @@ def main(
         domains = prompts(count)
         for n in streams or [1, 8]:
             results = compare(urls, domains, request, n, rounds)
-            grids.append(table(f"{n} streams, temperature {temperature:g}", results))
+            grids.append(table(f"{min(n, count)} streams, temperature {temperature:g}", results))
             console.print(grids[-1].rich())
             console.print(f"answers that are not those of plain decoding: {differing(results)}")
     if write:
