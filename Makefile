@@ -80,7 +80,7 @@ engines: $(ENGINES_SETUP) ## build TensorRT-LLM engines (TARGET=, PRECISION=, DR
 	@$(ENGINES_PYTHON) -m build_scripts.engines $(ENGINES_ARGS) $(ARGS)
 
 # Each step goes on where it was stopped. To write a corpus anew: python -m training.synthesize
-train-drafters: setup ## the shipped drafters again, from the target and the shipped corpus (hours)
+train-drafters: setup ## the shipped drafters again, from the target and the shipped corpus (ARGS="--device cuda": minutes)
 	@$(RUN) training.ship unpack train
 	@$(RUN) training.ship unpack held_out
 	@$(RUN) training.train training/recipes/dfly.yaml $(ARGS)

@@ -37,23 +37,15 @@ def save_fresh(kind: Kind, folder: Path, checkpoint: Path) -> Path:
     """An untrained drafter for a target: hardly ever right, and as large as a trained one."""
     target = read_config(checkpoint)
     block = kind != "mtp"
-    config = DrafterConfig(
+    config = DrafterConfig.for_target(
+        target,
+        weights_sha256(checkpoint),
         kind=kind,
-        depth=7 if block else 3,
+        depth=7,
         layers=3 if block else 1,
         feature_layers=tuple(range(max(0, target.layers - 4), target.layers - 1)) if block else (target.layers,),
-        hidden_size=target.hidden_size,
-        intermediate_size=target.intermediate_size,
-        heads=target.heads,
-        kv_heads=target.kv_heads,
-        head_dim=target.head_dim,
-        norm_epsilon=target.norm_epsilon,
-        rope_scale=target.rope_scale,
         qk_norm=False,
-        vocabulary_size=target.vocabulary_size,
         draft_vocabulary_size=min(DRAFT_VOCABULARY, target.vocabulary_size),
-        max_position=target.max_position,
-        target_sha256=weights_sha256(checkpoint),
     )
     torch.manual_seed(0)
     draft_ids, scale = torch.arange(config.draft_vocabulary_size), torch.ones(len(config.feature_layers))

@@ -17,6 +17,7 @@ from rich.progress import track
 from rich.table import Table
 
 from python_backend.drafters.calibration import CALIBRATION, Calibration
+from python_backend.drafters.config import CONFIG
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.drafters.prompt_lookup import PromptLookup
 from python_backend.drafters.registry import NETWORK, weights_folder
@@ -24,7 +25,7 @@ from python_backend.drafters.weights import load as load_network
 from python_backend.engines.base import DrafterEngine
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.engines.decoder import read_config
-from python_backend.settings import Settings, load
+from python_backend.settings import ROOT, Settings, load
 from training.batches import Text, read_texts
 from training.calibrate import Observations, apply, expected_calibration_error, fit, join, observe
 from training.corpus import Sample
@@ -48,6 +49,17 @@ class Result(NamedTuple):
     served: Acceptance | None  # a share of the texts
     same_simulated: Acceptance | None  # the very same texts
     calibration_error: tuple[float, float] | None  # before and after
+
+
+def served(settings: Settings) -> dict[str, Path]:
+    """The networks that the settings name."""
+    drafters = settings.drafters.items()
+    return {name: weights_folder(name, drafter) for name, drafter in drafters if drafter.kind == NETWORK}
+
+
+def shipped() -> dict[str, Path]:
+    """The networks that the repository has weights of."""
+    return {file.parent.parent.name: file.parent for file in sorted(ROOT.glob(f"model_repository/*/1/{CONFIG}"))}
 
 
 def measure_network(
@@ -88,7 +100,9 @@ def read_pairs(
 
 
 def main(
-    folders: Annotated[list[Path] | None, typer.Argument(help="Drafter folders; by default those served.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(help="Drafter folders; by default those served, else those shipped.")
+    ] = None,
     held_out: Annotated[str, typer.Option(help="Texts to measure on.")] = "held_out",
     served_share: Annotated[int, typer.Option(help="Serve every n-th text too; 0: none.")] = 6,
     texts: Annotated[int, typer.Option(min=2, help="Of each temperature, at most.")] = 1000,
@@ -101,9 +115,7 @@ def main(
     settings = load()
     checkpoint = resolve_checkpoint(settings)
     final = read_config(checkpoint).layers
-    networks = {f.name: f for f in folders or ()} or {
-        name: weights_folder(name, drafter) for name, drafter in settings.drafters.items() if drafter.kind == NETWORK
-    }
+    networks = {f.name: f for f in folders or ()} or served(settings) or shipped()
     shown: dict[float, dict[str, Result]] = {}
     curves: dict[str, dict[float, Observations]] = {name: {} for name in networks}
     for temperature in (0.0, 1.0) if sampled else (0.0,):

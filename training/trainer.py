@@ -41,25 +41,8 @@ class Progress:
 
 
 def drafter_config(recipe: Recipe, target: DecoderConfig, target_sha256: str) -> DrafterConfig:
-    return DrafterConfig(
-        kind=recipe.kind,
-        depth=recipe.depth,
-        layers=recipe.layers,
-        feature_layers=recipe.feature_layers,
-        head=recipe.head,
-        hidden_size=target.hidden_size,
-        intermediate_size=target.intermediate_size,
-        heads=target.heads,
-        kv_heads=target.kv_heads,
-        head_dim=target.head_dim,
-        norm_epsilon=target.norm_epsilon,
-        rope_scale=target.rope_scale,
-        qk_norm=recipe.qk_norm,
-        vocabulary_size=target.vocabulary_size,
-        draft_vocabulary_size=recipe.draft_vocabulary_size,
-        max_position=target.max_position,
-        target_sha256=target_sha256,
-    )
+    named = ("kind", "depth", "layers", "head", "feature_layers", "qk_norm", "draft_vocabulary_size")
+    return DrafterConfig.for_target(target, target_sha256, **{name: getattr(recipe, name) for name in named})
 
 
 def fresh_network(

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+if TYPE_CHECKING:  # the module behind it imports torch, and the coordinator reads configurations without
+    from python_backend.engines.decoder import DecoderConfig
+
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
+
+OF_TARGET = (
+    "hidden_size",
+    "intermediate_size",
+    "heads",
+    "kv_heads",
+    "head_dim",
+    "norm_epsilon",
+    "rope_scale",
+    "vocabulary_size",
+    "max_position",
+)
 
 Kind = Literal["mtp", "eagle3", "dfly", "dflash", "dflare", "dspark"]
 Head = Literal["none", "correction", "markov"]
@@ -70,6 +85,12 @@ class DrafterConfig(BaseModel):
     @property
     def feature_size(self) -> int:
         return len(self.feature_layers) * self.hidden_size
+
+    @classmethod
+    def for_target(cls, target: DecoderConfig, target_sha256: str, **own: Any) -> DrafterConfig:
+        """With the shape of its target. own: all other fields."""
+        shape = {name: getattr(target, name) for name in OF_TARGET}
+        return cls(target_sha256=target_sha256, **shape, **own)
 
     @classmethod
     def read(cls, folder: Path) -> DrafterConfig:
