@@ -79,7 +79,8 @@ def run_command(
     folder = settings.cache_dir / "training" / "experiments"
     folder.mkdir(parents=True, exist_ok=True)
     layers = tuple(sorted({final, *(i for run in listed.runs for i in listed.recipe(run, 0).feature_layers)}))
-    learned, stored = read_samples(settings, corpus, layers, device, sequences)
+    samples, stored = read_samples(settings, corpus, layers, device, sequences)
+    learned = list(samples)
     held_out = [s for s in read_samples(settings, "held_out", layers, device)[0] if s.temperature == 0]
     for run, seed in todo:
         file = folder / f"{run}-{seed}.json"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -40,15 +40,15 @@ console = Console()
 
 def read_samples(
     settings: Settings, name: str, layers: tuple[int, ...], device: str, most: int | None = None
-) -> tuple[list[Sample], tuple[int, ...]]:
+) -> tuple[Iterator[Sample], tuple[int, ...]]:
     """The first `most` sequences of a corpus with features, and the captured layers that these are.
 
     A GPU computes those of `layers` afresh.
     """
     if device == "cpu":
-        return list(islice(open_corpus(settings, name), most)), FEATURE_LAYERS
+        return islice(open_corpus(settings, name), most), FEATURE_LAYERS
     corpus = Corpus(settings.cache_dir, name)
-    return list(islice(Teacher(resolve_checkpoint(settings), device).samples(corpus, layers), most)), layers
+    return islice(Teacher(resolve_checkpoint(settings), device).samples(corpus, layers), most), layers
 
 
 def open_corpus(settings: Settings, name: str) -> Corpus:
@@ -63,6 +63,7 @@ def main(
     recipe_file: Annotated[Path, typer.Argument(help="YAML, see training/recipes.")],
     name: Annotated[str, typer.Option(help="Of the run; by default the recipe's.")] = "",
     corpus: Annotated[str, typer.Option(help="What to learn from.")] = "train",
+    sequences: Annotated[int, typer.Option(help="Of it, the first so many; 0: all, in memory.")] = 0,
     held_out: Annotated[str, typer.Option(help="What to measure on.")] = "held_out",
     steps: Annotated[int, typer.Option(help="Instead of the recipe's; 0: the recipe's.")] = 0,
     tokens_per_step: Annotated[int, typer.Option(help="Instead of the recipe's; 0: the recipe's.")] = 0,
@@ -72,7 +73,7 @@ def main(
     device: Annotated[str, typer.Option(help="cpu, cuda")] = "cpu",
     min_coverage: Annotated[
         float, typer.Option(help="Of held-out response tokens; what is not covered can never be accepted.")
-    ] = 0.97,
+    ] = 0.95,
 ) -> None:
     torch.set_num_threads(threads or len(os.sched_getaffinity(0)))
     torch.set_float32_matmul_precision("high")  # TF32 where there is a GPU
@@ -83,9 +84,10 @@ def main(
     final = read_config(checkpoint).layers
     with console.status("reading the corpus"):
         layers = tuple(sorted({*recipe.feature_layers, final}))
-        learned, measured = (read_samples(settings, name, layers, device) for name in (corpus, held_out))
-        texts = read_texts(of_domains(learned[0], recipe), learned[1], recipe.feature_layers, final)
-        held_out_texts = read_texts(measured[0], measured[1], recipe.feature_layers, final)
+        learned, stored = read_samples(settings, corpus, layers, device, sequences or None)
+        texts = read_texts(of_domains(learned, recipe), stored, recipe.feature_layers, final)
+        measured = list(read_samples(settings, held_out, layers, device)[0])
+        held_out_texts = read_texts(measured, stored, recipe.feature_layers, final)
     console.print(f"{len(texts):,} texts, {sum(len(t.ids) for t in texts):,} tokens; {len(held_out_texts)} held out")
 
     network = begin(recipe, checkpoint, texts, initial)
@@ -105,7 +107,7 @@ def main(
     if trainer.progress.history:
         plot_curve(trainer.progress.history, folder / "curve.png")
     manifest = json.loads((Corpus(settings.cache_dir, corpus).folder / MANIFEST).read_text())
-    pairs = [p for p in zip(held_out_texts, measured[0], strict=True) if p[1].temperature == 0]
+    pairs = [p for p in zip(held_out_texts, measured, strict=True) if p[1].temperature == 0]
     card = make_card(recipe, manifest, trainer, covered, initial) | measure(
         network, pairs, recipe.depth, MEASURED_TEXTS
     )
@@ -113,7 +115,7 @@ def main(
     console.print(f"weights, card and curve: {folder}")
 
 
-def of_domains(samples: list[Sample], recipe: Recipe) -> Iterator[Sample]:
+def of_domains(samples: Iterable[Sample], recipe: Recipe) -> Iterator[Sample]:
     """What a recipe learns from."""
     return (s for s in samples if not recipe.domains or s.domain in recipe.domains)
 
