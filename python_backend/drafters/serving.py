@@ -13,7 +13,7 @@ from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.context import Context
-from python_backend.drafters.drafting import Drafted, GoOn, Pick, walk_block, walk_recurrent
+from python_backend.drafters.drafting import Drafted, GoOn, Pick, always, walk_block, walk_recurrent
 from python_backend.drafters.layers import KeysValues
 from python_backend.drafters.recurrent import RecurrentDrafter, State
 from python_backend.protocol import Array, ProtocolError, row_starts
@@ -45,7 +45,7 @@ class BlockServing:
         for i, rows in enumerate(self.network.context(new.features, position)):
             self.context.write(i, slot, position, rows)
 
-    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn) -> Drafted:
+    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn = always) -> Drafted:
         """anchor: [b] tokens, each right after its slot's context. A block is drafted at once."""
         begin, rows = self.context.stored[slot], self.network.slots(depth)
         position = self.context.tensor(begin[:, None] + np.arange(rows))
@@ -85,7 +85,7 @@ class RecurrentServing:
             slot = self.context.tensor(new.slot[members])
             self.last.output[slot], self.last.carried[slot] = state.output[:, -1], state.carried[:, -1]
 
-    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn) -> Drafted:
+    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn = always) -> Drafted:
         """The anchor follows each slot's last row, which was appended with it."""
         begin = self.context.stored[slot]
         slots = self.context.tensor(slot)

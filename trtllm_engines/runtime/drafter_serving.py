@@ -15,7 +15,7 @@ from torch import Tensor
 
 from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.context import Context
-from python_backend.drafters.drafting import Drafted, GoOn, Pick
+from python_backend.drafters.drafting import Drafted, GoOn, Pick, always
 from python_backend.drafters.layers import KeysValues
 from python_backend.drafters.serving import Append
 from python_backend.protocol import Array, ProtocolError, row_starts
@@ -30,7 +30,7 @@ class Serving(Protocol):
 
     def append(self, new: Append) -> None: ...
 
-    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn) -> Drafted:
+    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn = always) -> Drafted:
         """anchor: [b] tokens, each right after its slot's context."""
         ...
 
@@ -69,7 +69,7 @@ class BlockEngines:
                 keys_values = KeysValues(rows[f"keys_{i}"], rows[f"values_{i}"])
                 self.context.write(i, slot[piece], position[piece], keys_values)
 
-    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn) -> Drafted:
+    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn = always) -> Drafted:
         """The engine drafts a whole block, as it was trained; of that the first `depth` are taken."""
         begin = self.context.stored[slot]
         held = held_context(self.context, slot, int(begin.max()))
@@ -111,7 +111,7 @@ class RecurrentEngines:
             for first in range(0, int(new.count[i[0]]), LONG_CHUNK):
                 self._append(new, i, first, LONG_CHUNK)
 
-    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn) -> Drafted:
+    def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn = always) -> Drafted:
         """The anchor follows each slot's last row, which was appended with it. Asking whether to go on would wait for
         the device."""
         begin, slots = self.context.stored[slot], self.context.tensor(slot)
