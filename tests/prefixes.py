@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from python_backend.drafters.prompt_lookup import PromptLookup
 from python_backend.engines.base import TargetEngine
-from python_backend.protocol import Open, Opened, TargetResult, TargetStep
-from tests.checkpoints import VOCABULARY
+from python_backend.protocol import Array, Open, Opened, TargetResult, TargetStep
+from tests.checkpoints import VOCABULARY, Part, make_step
 from tests.host import Answer, ask, settings_for, start
 
 
@@ -23,6 +24,19 @@ def opening(*prompts: tuple[int, list[int]]) -> Open:
         row_count=np.array([len(prompt) for _, prompt in prompts], dtype=np.int32),
         token_ids=np.array([t for _, prompt in prompts for t in prompt], dtype=np.int32),
     )
+
+
+def commit(engine: TargetEngine, slot: int, text: list[int], past: int = 0, **columns: Any) -> Array:
+    """Features [n, F] of the rows of `text` from `past` on, as one prompt chunk."""
+    return engine.step(make_step(Part(slot, past, text[past:], sample=False), **columns)).features
+
+
+def leave_first_turn(engine: TargetEngine, text: list[int]) -> None:
+    """A chat's first turn, over: rows of the prompt, committed as a chunk, and of the output, committed one by one."""
+    commit(engine, 4, text[:50])
+    for at in range(50, 100):
+        commit(engine, 4, text[: at + 1], at)
+    engine.release(np.array([4]))
 
 
 class Recorder:

@@ -21,7 +21,7 @@ from rich.table import Table
 
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.engines.decoder import read_config
-from python_backend.settings import WORKLOADS, load
+from python_backend.settings import WORKLOADS, Settings, load
 from training.batches import read_texts
 from training.corpus import Sample
 from training.plots import plot_experiments
@@ -55,6 +55,10 @@ class Experiments(Section):
         return read_recipe(file, **common, **changes)
 
 
+def results_folder(settings: Settings) -> Path:
+    return settings.cache_dir / "training" / "experiments"
+
+
 def read_experiments() -> Experiments:
     return Experiments.model_validate(yaml.safe_load(LIST.read_text()))
 
@@ -76,7 +80,7 @@ def run_command(
     checkpoint = resolve_checkpoint(settings)
     final = read_config(checkpoint).layers
     todo = [(run, seed) for seed in listed.seeds for run in listed.runs][worker::workers]
-    folder = settings.cache_dir / "training" / "experiments"
+    folder = results_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     layers = tuple(sorted({final, *(i for run in listed.runs for i in listed.recipe(run, 0).feature_layers)}))
     samples, stored = read_samples(settings, corpus, layers, device, sequences)
@@ -120,11 +124,11 @@ def one(
 
 @app.command("show")
 def show_command(
-    results: Annotated[Path, typer.Argument(help="Folder of results.")] = HERE / "results",
+    results: Annotated[Path | None, typer.Argument(help="Folder of results; by default where `run` puts them.")] = None,
     plot: Annotated[Path | None, typer.Option(help="PNG to write.")] = None,
 ) -> None:
     """A table for each comparison, and a plot."""
-    listed, found = read_experiments(), read_results(results)
+    listed, found = read_experiments(), read_results(results or results_folder(load()))
     for title, runs in listed.groups.items():
         console.print(compare(title, runs, found))
     if plot:

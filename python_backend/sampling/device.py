@@ -6,8 +6,7 @@ processor are moved only where a sequence uses it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -66,14 +65,9 @@ def _agreement(step: TargetStep, tokens: Tensor) -> npt.NDArray[np.int32]:
 
 def choose(step: TargetStep, rows: Rows, logits: Tensor, history: TokenHistory) -> Tensor:
     """[N] int64, the target's token of each row."""
-    processed = np.flatnonzero(needs_processing(step)[rows.sequence])
-    if len(processed):
-        whole = len(processed) == len(logits)
-        index = None if whole else _tensor(processed, logits)
-        part = logits if index is None else logits[index]
-        _process(step, Rows(rows.sequence[processed], rows.position[processed]), part, history)
-        if index is not None:
-            logits[index] = part
+    on = needs_processing(step)[rows.sequence]
+    part_of = Rows(rows.sequence[on], rows.position[on])
+    _change(logits, on, lambda part: _process(step, part_of, part, history))
     tokens = logits.argmax(dim=1)
     drawn = np.flatnonzero(step.temperature[rows.sequence] > 0)
     if len(drawn):
@@ -112,25 +106,23 @@ def _process(step: TargetStep, rows: Rows, logits: Tensor, history: TokenHistory
         processors.keep_min_p(logits, column(log))
     vocabulary = logits.shape[1]
     on = (drawn & (step.top_k > 0) & (step.top_k < vocabulary))[sequence]
-    with _part(logits, on) as part:
-        if len(part):
-            top_k = step.top_k[sequence[on]].astype(np.int64)
-            processors.keep_top_k(part, _tensor(top_k[:, None], logits), int(top_k.max()))
+    top_k = step.top_k[sequence[on], None].astype(np.int64)
+    _change(logits, on, lambda part: processors.keep_top_k(part, _tensor(top_k, logits), int(top_k.max())))
     on = (drawn & (step.top_p > 0) & (step.top_p < 1))[sequence]
-    with _part(logits, on) as part:
-        if len(part):
-            processors.keep_top_p(part, _tensor(step.top_p[sequence[on], None].astype(np.float64), logits))
+    top_p = step.top_p[sequence[on], None].astype(np.float64)
+    _change(logits, on, lambda part: processors.keep_top_p(part, _tensor(top_p, logits)))
 
 
-@contextmanager
-def _part(logits: Tensor, on: npt.NDArray[np.bool_]) -> Iterator[Tensor]:
-    """The rows that something is done to, which may be few; what is done to them counts."""
-    if on.all() or not on.any():
-        yield logits if on.all() else logits[:0]
+def _change(logits: Tensor, on: npt.NDArray[np.bool_], change: Callable[[Tensor], None]) -> None:
+    """Change the rows that are on, which may be few, in place."""
+    if not on.any():
+        return
+    if on.all():
+        change(logits)
         return
     index = _tensor(np.flatnonzero(on), logits)
     part = logits[index]
-    yield part
+    change(part)
     logits[index] = part
 
 

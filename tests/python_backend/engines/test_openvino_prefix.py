@@ -12,7 +12,7 @@ from python_backend.engines.openvino_engine import OpenVinoEngine
 from python_backend.protocol import Array, ProtocolError
 from tests.checkpoints import VOCABULARY, Part, make_step
 from tests.openvino_targets import load_openvino
-from tests.prefixes import Recorder, converse, opening, tokens
+from tests.prefixes import Recorder, commit, converse, leave_first_turn, opening, tokens
 
 SLOTS, LAYERS, BLOCK = 6, (0, 3), 32
 
@@ -26,11 +26,6 @@ def engine(tiny_llama: Path) -> OpenVinoEngine:
 def forgetful(tiny_llama: Path) -> OpenVinoEngine:
     """The same engine, which begins every sequence from nothing."""
     return load_openvino(tiny_llama, SLOTS, invariant=True, feature_layers=LAYERS, prefix_cache=0)
-
-
-def commit(engine: OpenVinoEngine, slot: int, text: list[int], past: int = 0) -> Array:
-    """Features [n, F] of the rows of `text` from `past` on, as one prompt chunk."""
-    return engine.step(make_step(Part(slot, past, text[past:], sample=False))).features
 
 
 def row_logits(engine: OpenVinoEngine, slot: int, past: int, rows: list[int]) -> Any:
@@ -48,12 +43,8 @@ def fresh(engine: OpenVinoEngine, text: list[int], past: int) -> tuple[Any, Arra
 def test_logits_and_features_of_held_rows_are_those_of_computed_ones(
     engine: OpenVinoEngine, forgetful: OpenVinoEngine
 ) -> None:
-    """A chat's second turn: rows of the prompt, committed as a chunk, and of the output, committed one by one."""
     text = tokens(120)
-    commit(engine, 4, text[:50])
-    for at in range(50, 100):
-        commit(engine, 4, text[: at + 1], at)
-    engine.release(np.array([4]))
+    leave_first_turn(engine, text)
     opened = engine.open(opening((1, text)))
     assert opened.held.tolist() == [96]
     logits, features = fresh(forgetful, text, 96)

@@ -14,7 +14,7 @@ from python_backend.engines.hosted import FeatureStore, HostedDrafter, HostingTa
 from python_backend.protocol import DrafterStep, ProtocolError
 from tests.checkpoints import VOCABULARY, Part, make_step
 from tests.drafters import save_drafter
-from tests.prefixes import Recorder, converse, opening, tokens
+from tests.prefixes import Recorder, commit, converse, leave_first_turn, opening, tokens
 
 Build = Callable[..., Any]
 SLOTS, LAYERS, BLOCK = 6, (0, 3), 16
@@ -36,11 +36,6 @@ def forgetful(build: Build) -> Any:
     return make(build, prefix_cache=0)
 
 
-def commit(engine: Any, slot: int, text: list[int], past: int = 0, **columns: Any) -> Any:
-    """Features [n, F] of the rows of `text` from `past` on, as one prompt chunk."""
-    return engine.step(make_step(Part(slot, past, text[past:], sample=False), **columns)).features
-
-
 def next_tokens(engine: Any, slot: int, text: list[int], past: int) -> list[int]:
     """What follows a prompt of which the slot holds `past` rows, greedily."""
     result, output = engine.step(make_step(Part(slot, past, text[past:]))), []
@@ -51,12 +46,8 @@ def next_tokens(engine: Any, slot: int, text: list[int], past: int) -> list[int]
 
 
 def test_held_rows_answer_as_computed_ones(engine: Any, forgetful: Any) -> None:
-    """A chat's second turn: rows of the prompt, committed as a chunk, and of the output, committed one by one."""
     text = tokens(120)
-    commit(engine, 4, text[:50])
-    for at in range(50, 100):
-        commit(engine, 4, text[: at + 1], at)
-    engine.release(np.array([4]))
+    leave_first_turn(engine, text)
     opened = engine.open(opening((1, text)))
     assert (opened.held.tolist(), opened.feature_count.tolist()) == ([96], [96])
     np.testing.assert_allclose(opened.features, commit(forgetful, 0, text)[:96], **CLOSE)
