@@ -1,6 +1,7 @@
 """What each drafter gains when it is served: tokens per second against plain decoding, in turn, on held-out prompts.
 
-Two servers, one with drafters alone and one where prompt lookup competes, answer the same prompts in every mode.
+Three servers answer the same prompts in every mode: drafters that are asked in every step, the same asked where it
+pays, and the same beside prompt lookup.
 """
 
 from __future__ import annotations
@@ -38,17 +39,24 @@ class Mode(NamedTuple):
     """How a request is decoded."""
 
     name: str
-    also: bool  # on the server where prompt lookup competes
+    server: str
     request: dict[str, Any]
 
 
+SERVERS: dict[str, dict[str, Any]] = {  # what each has beside the shipped settings
+    "every step": {"also": [], "longest_pause": 1},
+    "alone": {"also": []},
+    "both": {"also": [LOOKUP]},
+}
 MODES = (
-    Mode("plain", False, {"num_draft_tokens": 0}),
-    Mode("prompt lookup", False, {"workload": "math"}),
-    Mode("MTP", False, {"workload": "chat"}),
-    Mode("DFly", False, {"workload": "code"}),
-    Mode("MTP or lookup", True, {"workload": "chat"}),
-    Mode("DFly or lookup", True, {"workload": "code"}),
+    Mode("plain", "alone", {"num_draft_tokens": 0}),
+    Mode("prompt lookup", "alone", {"workload": "math"}),
+    Mode("MTP, in every step", "every step", {"workload": "chat"}),
+    Mode("MTP, where it pays", "alone", {"workload": "chat"}),
+    Mode("MTP or lookup", "both", {"workload": "chat"}),
+    Mode("DFly, in every step", "every step", {"workload": "code"}),
+    Mode("DFly, where it pays", "alone", {"workload": "code"}),
+    Mode("DFly or lookup", "both", {"workload": "code"}),
 )
 
 
@@ -77,10 +85,10 @@ def prompts(count: int) -> dict[str, list[list[int]]]:
     return found
 
 
-def settings_file(folder: Path, also: bool) -> Path:
+def settings_file(folder: Path, name: str, also: list[str], **budget: int) -> Path:
     values = yaml.safe_load((ROOT / "angelspec.yaml").read_text())
-    values |= {"drafters": DRAFTERS, "routes": ROUTES, "also": [LOOKUP] if also else []}
-    file = folder / f"{'both' if also else 'alone'}.yaml"
+    values |= {"drafters": DRAFTERS, "routes": ROUTES, "also": also, "budget": values["budget"] | budget}
+    file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(values))
     return file
 
@@ -101,13 +109,13 @@ def run(url: str, batch: Sequence[list[int]], request: dict[str, Any], streams: 
 
 
 def compare(
-    urls: dict[bool, str], domains: dict[str, list[list[int]]], request: dict[str, Any], streams: int, rounds: int
+    urls: dict[str, str], domains: dict[str, list[list[int]]], request: dict[str, Any], streams: int, rounds: int
 ) -> dict[str, dict[str, Measured]]:
     """Every mode on every domain, in turn; the order turns round from round to round, so that drift hits all."""
     results = {domain: {mode.name: Measured() for mode in MODES} for domain in domains}
     turns = [(domain, mode) for r in range(rounds) for domain in domains for mode in MODES[:: 1 if r % 2 == 0 else -1]]
     for domain, mode in track(turns, f"{streams} streams", console=Console(stderr=True), transient=True):
-        rate, answers = run(urls[mode.also], domains[domain], request | mode.request, streams)
+        rate, answers = run(urls[mode.server], domains[domain], request | mode.request, streams)
         results[domain][mode.name].tokens_per_s.append(rate)
         results[domain][mode.name].answers += answers
     return results
@@ -155,10 +163,10 @@ def main(
     grids = []
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         urls = {}
-        for also in (False, True):
-            environment = {"ANGELSPEC_SETTINGS": str(settings_file(Path(folder), also))}
+        for name, changes in SERVERS.items():
+            environment = {"ANGELSPEC_SETTINGS": str(settings_file(Path(folder), name, **changes))}
             with console.status("starting a server"):
-                urls[also] = stack.enter_context(TritonServer(environment=environment)).grpc_url
+                urls[name] = stack.enter_context(TritonServer(environment=environment)).grpc_url
         domains = prompts(count)
         for n in streams or [1, 8]:
             results = compare(urls, domains, request, n, rounds)

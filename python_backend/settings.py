@@ -124,6 +124,9 @@ class BudgetSettings(Section):
     rho: tuple[float, ...] = Field(
         (0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs; 0 = plain decoding"
     )
+    longest_pause: int = Field(
+        1, ge=1, description="steps for which a drafter may stay unasked for a request where it does not pay; 1 = never"
+    )
     profile_context: int = Field(128, ge=1, description="context length at which the cost table is measured")
     profile_repeats: int = Field(3, ge=1, description="timed calls a point of the cost table; the median counts")
     profile_reuse: bool = Field(True, description="reuse a saved table with the same fingerprint")

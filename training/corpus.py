@@ -73,6 +73,13 @@ class Shard:
             features=features,
         )
 
+    def take(self, chosen: npt.NDArray[np.int64]) -> Shard:
+        """These sequences alone, in this order."""
+        ids = self.ids()
+        tokens = np.concatenate([ids[i] for i in chosen]).astype(np.uint16)
+        columns = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "tokens"}
+        return Shard(tokens=tokens, **columns)
+
     def save(self, file: Path) -> None:
         """Appears under its name only when it is whole."""
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -83,6 +90,11 @@ class Shard:
     @classmethod
     def load(cls, file: Path) -> Shard:
         return cls(**load_file(file))
+
+
+def join(shards: Sequence[Shard]) -> Shard:
+    """All their sequences as one shard."""
+    return Shard(**{f.name: np.concatenate([getattr(s, f.name) for s in shards]) for f in fields(Shard)})
 
 
 @dataclass(frozen=True, eq=False)

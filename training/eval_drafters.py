@@ -30,7 +30,7 @@ from training.batches import Text, read_texts
 from training.calibrate import Observations, apply, expected_calibration_error, fit, join, observe
 from training.corpus import Sample
 from training.engine_walk import walk_engine
-from training.evaluate import draft_text, pool
+from training.evaluate import HeldOut, draft_text, evaluate, pool
 from training.plots import plot_acceptance
 from training.simulate import Acceptance
 from training.synthesize import FEATURE_LAYERS
@@ -49,6 +49,7 @@ class Result(NamedTuple):
     served: Acceptance | None  # a share of the texts
     same_simulated: Acceptance | None  # the very same texts
     calibration_error: tuple[float, float] | None  # before and after
+    greedy: dict[str, Acceptance] | None = None  # drafts without the target's noise, where texts were drawn with it
 
 
 def served(settings: Settings) -> dict[str, Path]:
@@ -83,7 +84,12 @@ def measure_network(
     curve = fit(fitted, depth)
     before = expected_calibration_error(judged.probability, judged.accepted)
     after = expected_calibration_error(apply(curve, judged), judged.accepted)
-    return Result(pool(results, depth), served if served.steps else None, same, (before, after)), join(observations)
+    greedy = None
+    if pairs[0][1].temperature > 0:
+        texts, samples = zip(*pairs, strict=True)
+        greedy = evaluate(network, HeldOut(texts, samples), depth, greedy=True)
+    simulated = pool(results, depth)
+    return Result(simulated, served if served.steps else None, same, (before, after), greedy), join(observations)
 
 
 def measure_engine(engine: DrafterEngine, pairs: list[tuple[Text, Sample]], depth: int) -> Result:
@@ -157,6 +163,9 @@ def show(results: dict[str, Result], temperature: float) -> None:
                 positions(acceptance.cumulative),
                 positions(acceptance.conditional),
             )
+        if result.greedy:
+            lengths = ", ".join(f"{name} {a.mean_length:.3f}" for name, a in result.greedy.items() if name != "all")
+            table.add_row("", "likeliest drafts", f"{result.greedy['all'].mean_length:.3f}", lengths, "")
         if result.served and result.same_simulated:
             ratio = result.served.mean_length / result.same_simulated.mean_length - 1
             table.add_row(

@@ -41,10 +41,10 @@ def noisy_pick(seed: int, temperature: float, vocabulary_size: int, first_positi
     return pick
 
 
-def draft_text(network: Network, text: Text, sample: Sample, depth: int) -> Drafts:
-    """Drafts from every token of a text's response, sampled as the text was."""
+def draft_text(network: Network, text: Text, sample: Sample, depth: int, greedy: bool = False) -> Drafts:
+    """Drafts from every token of a text's response, sampled as the text was; or each the likeliest."""
     batch = collate([text], network.config.hidden_size, network.head.device.type)
-    if sample.temperature == 0:
+    if sample.temperature == 0 or greedy:
         return draft_everywhere(network, batch, depth)[0]
     return draft_everywhere(
         network,
@@ -54,13 +54,13 @@ def draft_text(network: Network, text: Text, sample: Sample, depth: int) -> Draf
     )[0]
 
 
-def evaluate(network: Network, held_out: HeldOut, depth: int) -> dict[str, Acceptance]:
+def evaluate(network: Network, held_out: HeldOut, depth: int, greedy: bool = False) -> dict[str, Acceptance]:
     """Acceptance pooled per domain, and over all as `all`."""
     network.eval()
     results = []
     for text, sample in zip(held_out.texts, held_out.samples, strict=True):
         acceptance = Acceptance(depth)
-        acceptance.walk(text.ids, draft_text(network, text, sample, depth))
+        acceptance.walk(text.ids, draft_text(network, text, sample, depth, greedy))
         results.append((sample.domain, acceptance))
     return pool(results, depth)
 

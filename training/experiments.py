@@ -1,6 +1,6 @@
 """Which choices pay: small trainings of equal steps over equal rows, as `experiments.yaml` lists them.
 
-python -m training.experiments run --device cuda; then python -m training.experiments show
+python -m training.experiments run; then python -m training.experiments show
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.engines.decoder import read_config
 from python_backend.settings import WORKLOADS, Settings, load
 from training.batches import read_texts
-from training.corpus import Sample
+from training.corpus import Corpus, Sample, corpus_folder, join
 from training.plots import plot_experiments
 from training.recipe import Recipe, Section, read_recipe
 from training.train import begin, measure, of_domains, read_samples
@@ -32,6 +32,7 @@ from training.trainer import Trainer
 HERE = Path(__file__).parent
 LIST = HERE / "experiments.yaml"
 DOMAINS = (*WORKLOADS, "all")
+PART = "experiments"  # the corpus that they learn from
 
 console = Console()
 app = typer.Typer(add_completion=False)
@@ -41,18 +42,19 @@ Results = dict[str, list[dict[str, Any]]]  # of each run, one card a seed
 class Experiments(Section):
     """The file, checked."""
 
-    steps: int = Field(ge=1)
-    tokens_per_step: int = Field(ge=1)
+    per_domain: int = Field(ge=1, description="texts of the corpus that are learned from")
+    temperature: float = Field(ge=0, description="at which they were written")
+    common: dict[str, Any] = Field(description="of all recipes")
     seeds: tuple[int, ...]
     runs: dict[str, dict[str, Any]]
     groups: dict[str, tuple[str, ...]]
+    curves: dict[str, tuple[str, ...]]
 
     def recipe(self, run: str, seed: int) -> Recipe:
         """Raises pydantic.ValidationError naming the key and what it expects."""
         changes = dict(self.runs[run])
         file = HERE / "recipes" / f"{changes.pop('recipe')}.yaml"
-        common = {"steps": self.steps, "tokens_per_step": self.tokens_per_step, "seed": seed}
-        return read_recipe(file, **common, **changes)
+        return read_recipe(file, **(self.common | changes), seed=seed)
 
 
 def results_folder(settings: Settings) -> Path:
@@ -66,8 +68,7 @@ def read_experiments() -> Experiments:
 @app.command("run")
 def run_command(
     device: Annotated[str, typer.Option(help="cpu, cuda")] = "cpu",
-    corpus: Annotated[str, typer.Option(help="What to learn from.")] = "train",
-    sequences: Annotated[int, typer.Option(help="Of the corpus, the first so many.")] = 4000,
+    corpus: Annotated[str, typer.Option(help="What to learn from, a part of it.")] = "train",
     texts: Annotated[int, typer.Option(help="Held-out texts to measure on.")] = 200,
     threads: Annotated[int, typer.Option(min=0, help="0: one per core.")] = 0,
     worker: Annotated[int, typer.Option(help="Of `workers` processes that share the list.")] = 0,
@@ -83,7 +84,8 @@ def run_command(
     folder = results_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     layers = tuple(sorted({final, *(i for run in listed.runs for i in listed.recipe(run, 0).feature_layers)}))
-    samples, stored = read_samples(settings, corpus, layers, device, sequences)
+    choose_texts(settings, corpus, listed)
+    samples, stored = read_samples(settings, PART, layers, device)
     learned = list(samples)
     held_out = [s for s in read_samples(settings, "held_out", layers, device)[0] if s.temperature == 0]
     for run, seed in todo:
@@ -94,6 +96,17 @@ def run_command(
                 listed.recipe(run, seed), checkpoint, learned, held_out[:: -(-len(held_out) // texts)], stored, device
             )
             file.write_text(json.dumps(card, indent=2) + "\n")
+
+
+def choose_texts(settings: Settings, corpus: str, listed: Experiments) -> None:
+    """Make a corpus of the first texts of each domain, unless there is one."""
+    file = corpus_folder(settings.cache_dir, PART) / "shard-0000.safetensors"
+    if file.is_file():
+        return
+    whole = join(list(Corpus(settings.cache_dir, corpus).shards()))
+    suits = np.isclose(whole.temperature, listed.temperature)
+    first = [np.flatnonzero(suits & (whole.domain == d))[: listed.per_domain] for d in range(len(WORKLOADS))]
+    whole.take(np.concatenate(first)).save(file)
 
 
 def one(
@@ -108,9 +121,10 @@ def one(
     final = read_config(checkpoint).layers
     texts = read_texts(of_domains(learned, recipe), stored, recipe.feature_layers, final)
     trainer = Trainer(begin(recipe, checkpoint, texts), recipe, texts, device)
-    started = time.monotonic()
+    clock = time.process_time if device == "cpu" else time.monotonic  # a CPU is shared with whatever else runs
+    started = clock()
     trainer.run()
-    seconds = time.monotonic() - started
+    seconds = clock() - started
     measured = read_texts(held_out, stored, recipe.feature_layers, final)
     pairs = list(zip(measured, held_out, strict=True))
     return {
@@ -131,8 +145,14 @@ def show_command(
     listed, found = read_experiments(), read_results(results or results_folder(load()))
     for title, runs in listed.groups.items():
         console.print(compare(title, runs, found))
+    for title, runs in listed.curves.items():
+        console.print(compare(f"{title}, longer and longer", runs, found))
     if plot:
-        plot_experiments({title: {r: found[r] for r in runs} for title, runs in listed.groups.items()}, plot)
+        groups, curves = (
+            {title: {r: found[r] for r in runs} for title, runs in several.items()}
+            for several in (listed.groups, listed.curves)
+        )
+        plot_experiments(groups, curves, plot)
 
 
 def read_results(folder: Path) -> Results:
@@ -147,12 +167,14 @@ def read_results(folder: Path) -> Results:
 
 def compare(title: str, runs: tuple[str, ...], found: Results) -> Table:
     """Mean acceptance length of each run and domain: mean over the seeds, and half their spread."""
-    table = Table("run", *DOMAINS, "conditional acceptance, code", "parameters", title=title, title_justify="left")
+    columns = (*DOMAINS, "conditional acceptance, code", "parameters", "seconds")
+    table = Table("run", *columns, title=title, title_justify="left")
     for run in runs:
         cards = found[run]
         lengths = [[c["held_out_temperature_0"][d]["mean_acceptance_length"] for c in cards] for d in DOMAINS]
         cells = [f"{np.mean(v):.3f} ±{(max(v) - min(v)) / 2:.3f}" for v in lengths]
-        table.add_row(run, *cells, conditional(cards, "code"), f"{cards[0]['parameters'] / 1e6:.1f} M")
+        seconds = f"{np.mean([c['seconds'] for c in cards]):.0f}"
+        table.add_row(run, *cells, conditional(cards, "code"), f"{cards[0]['parameters'] / 1e6:.1f} M", seconds)
     return table
 
 

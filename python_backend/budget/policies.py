@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.budget import dcut
+from python_backend.budget import asking, dcut
+from python_backend.budget.asking import Terms
 from python_backend.budget.cost_table import CostTable
 from python_backend.budget.dcut import Choice
 from python_backend.settings import BudgetSettings
@@ -30,6 +31,10 @@ class Policy(Protocol):
     name: str
     drafts: bool
 
+    def terms(self, batch: int) -> Terms:
+        """On which the drafters are asked for B decoding sequences."""
+        ...
+
     def select(self, drafts: Drafts) -> Choice: ...
 
 
@@ -38,6 +43,9 @@ class Off:
 
     name = "off"
     drafts = False
+
+    def terms(self, batch: int) -> Terms:
+        return Terms()
 
     def select(self, drafts: Drafts) -> Choice:
         batch = len(drafts.available)
@@ -50,6 +58,9 @@ class Fixed:
     name = "fixed"
     drafts = True
 
+    def terms(self, batch: int) -> Terms:
+        return Terms()
+
     def select(self, drafts: Drafts) -> Choice:
         batch = len(drafts.available)
         scores = dcut.survival(drafts.confidence)
@@ -59,13 +70,17 @@ class Fixed:
 
 
 class DCut:
-    """The paper's policy to the letter: K_rho over the grid, costs from the start-up table."""
+    """The paper's policy: K_rho over the grid, costs from the start-up table. To the letter where drafters have no
+    pauses."""
 
     name = "dcut"
     drafts = True
 
-    def __init__(self, table: CostTable, rho: tuple[float, ...]) -> None:
-        self._table, self._rho = table, rho
+    def __init__(self, table: CostTable, settings: BudgetSettings) -> None:
+        self._table, self._rho, self._longest_pause = table, settings.rho, settings.longest_pause
+
+    def terms(self, batch: int) -> Terms:
+        return asking.terms(self._table, batch, self._longest_pause) if self._longest_pause > 1 else Terms()
 
     def select(self, drafts: Drafts) -> Choice:
         return dcut.select(
@@ -80,7 +95,7 @@ class DCut:
 POLICIES: dict[str, Callable[[BudgetSettings, CostTable | None], Policy]] = {
     "off": lambda settings, table: Off(),
     "fixed": lambda settings, table: Fixed(),
-    "dcut": lambda settings, table: DCut(_needed(table, "dcut"), settings.rho),
+    "dcut": lambda settings, table: DCut(_needed(table, "dcut"), settings),
 }
 
 

@@ -9,7 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from python_backend.budget import asking
+from python_backend.budget.asking import Terms
 from python_backend.budget.cost_table import CostTable
+from python_backend.budget.dcut import survival
 from python_backend.coordinator.handshake import feature_columns
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepReport
@@ -19,6 +22,8 @@ from python_backend.protocol import NO_TOKEN, Array, Description, DrafterStep
 from python_backend.sampling.params import draft_columns
 
 log = logging.getLogger(__name__)
+
+PACE = 0.125  # weight of the last call in what a drafter takes of the time that the cost table says
 
 
 class Drafted(NamedTuple):
@@ -44,42 +49,76 @@ class DraftCalls:
         """described: the drafters' own descriptions. table: None where nothing is predicted."""
         self.drafters, self.table, self.metrics = drafters, table, metrics
         self.feature_columns = {name: feature_columns(target, drafter) for name, drafter in described.items()}
+        self.pace = dict.fromkeys(drafters, 1.0)
+        self.steps = 0
         self.readers = {name for name, drafter in described.items() if drafter.feature_size or drafter.hosted}
 
-    def run(self, sequences: list[Sequence], limit: Array, report: StepReport) -> Drafted:
-        """limit: [B] drafts that are of use to each. Where a sequence has several drafters, it takes the drafts of
-        which most are expected to be accepted; the first wins a tie."""
+    def run(self, sequences: list[Sequence], limit: Array, terms: Terms, report: StepReport) -> Drafted:
+        """limit: [B] drafts that are of use to each. Drafters are asked from the cheapest on, each for those sequences
+        for which that is expected to pay; a sequence takes the drafts that are worth most, the first win a tie."""
+        self.steps += 1
         depth = int(limit.max(initial=0))
         ids = np.full((len(sequences), depth), NO_TOKEN, dtype=np.int32)
         confidence = np.zeros((len(sequences), depth), dtype=np.float32)
         available = np.zeros(len(sequences), dtype=np.int64)
-        expected = np.zeros(len(sequences))
+        worth = np.zeros(len(sequences))
         groups: dict[str, list[int]] = defaultdict(list)
         for i in np.flatnonzero(limit > 0):
             for name in sequences[i].drafters:
                 groups[name].append(int(i))
         predicted = 0.0
-        for name, indices in groups.items():
-            members = np.array(indices)
-            group = [sequences[i] for i in indices]
+        for name in sorted(groups, key=lambda name: self.predict_ms(name, len(groups[name]))):
+            members = self._asked(name, sequences, np.array(groups[name]), worth, terms)
+            if not len(members):
+                continue
+            group = [sequences[i] for i in members]
             start = time.perf_counter()
             try:
                 drafted = self.drafters[name].step(self._step(name, group, depth))
             except EngineError as error:
                 self._retire(name, group, error)
                 continue
-            report.draft_ms += (time.perf_counter() - start) * 1e3
+            took = (time.perf_counter() - start) * 1e3
+            expected_ms = self.predict_ms(name, len(members))
+            predicted += expected_ms
+            report.draft_ms += took
             report.draft_engine_ms += float(drafted.engine_ms[0])
-            predicted += self.table.draft_ms(name, len(members)) if self.table else 0.0
+            report.asked += len(members)
             exists = np.logical_and.accumulate(drafted.draft_ids != NO_TOKEN, axis=1).sum(axis=1)
             exists = np.minimum(exists, limit[members])
             useful = np.arange(depth) < exists[:, None]
-            accepted = (np.cumprod(drafted.confidence, axis=1) * useful).sum(axis=1)
-            better = (accepted > expected[members]) | ((available[members] == 0) & (exists > 0))
+            value = asking.worth(survival(drafted.confidence) * useful, terms.row)
+            for sequence, tokens in zip(group, value.tolist(), strict=True):
+                sequence.worth[name].record(tokens, terms.ms * expected_ms / len(group), terms.longest_pause)
+            self._keep_pace(name, took, expected_ms)
+            better = (value > worth[members]) | ((available[members] == 0) & (exists > 0))
             chosen = members[better]
             ids[chosen], confidence[chosen] = drafted.draft_ids[better], drafted.confidence[better]
-            available[chosen], expected[chosen] = exists[better], accepted[better]
+            available[chosen], worth[chosen] = exists[better], value[better]
         return Drafted(ids, confidence, available, predicted)
+
+    def predict_ms(self, name: str, batch: int) -> float:
+        """Time of a call for so many sequences, by the cost table and the calls so far; 0 without a table."""
+        return self.pace[name] * self.table.draft_ms(name, batch) if self.table else 0.0
+
+    def _asked(self, name: str, sequences: list[Sequence], members: Array, worth: Array, terms: Terms) -> Array:
+        """Those of the members for whom the drafter is asked in this step. worth: [B] of the drafts that there are."""
+
+        def cost(count: int) -> float:
+            return terms.ms * self.predict_ms(name, count)
+
+        if cost(len(members)) <= asking.NEGLIGIBLE * len(members):
+            return members
+        known = [sequences[i].worth[name] for i in members]
+        gain = np.array([w.value for w in known]) - worth[members]
+        due = np.array([w.pause > 1 and w.due(self.steps) for w in known])
+        return members[due | asking.asked(gain, cost)]
+
+    def _keep_pace(self, name: str, took_ms: float, expected_ms: float) -> None:
+        """Calls are often shorter than those that were profiled: a chain ends early, contexts differ."""
+        if expected_ms > 0:
+            measured = self.pace[name] * min(took_ms / expected_ms, 2.0)  # one call that was held up is no rule
+            self.pace[name] += PACE * (measured - self.pace[name])
 
     def release(self, sequences: list[Sequence]) -> None:
         """Free the slots that the drafters hold for them."""

@@ -101,7 +101,7 @@ class DecodeLoop:
         """One call per drafter, for all its decoding sequences. Returns the drafts and their ids [B, D]."""
         sequences = batch.decoding
         limit = np.array([s.draft_limit if self.policy.drafts else 0 for s in sequences], dtype=np.int64)
-        drafted = self.calls.run(sequences, limit, report)
+        drafted = self.calls.run(sequences, limit, self.policy.terms(len(sequences)), report)
         report.drafted = int(drafted.available.sum())
         full = np.array([s.depth if limit[i] else 0 for i, s in enumerate(sequences)], dtype=np.int64)
         return Drafts(drafted.confidence, drafted.available, full, drafted.predicted_ms), drafted.ids

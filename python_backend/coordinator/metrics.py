@@ -24,6 +24,7 @@ METRICS: dict[str, Metric] = {
     "angelspec_prompt_tokens_total": Metric("counter", "Prompt tokens prefilled"),
     "angelspec_held_prompt_tokens_total": Metric("counter", "Prompt tokens taken from the target's prefix cache"),
     "angelspec_output_tokens_total": Metric("counter", "Tokens emitted"),
+    "angelspec_asked_sequences_total": Metric("counter", "Sequences for which a drafter was asked, over all steps"),
     "angelspec_draft_tokens_total": Metric("counter", "Tokens drafted"),
     "angelspec_kept_tokens_total": Metric("counter", "Drafts kept by the budget and verified"),
     "angelspec_accepted_tokens_total": Metric("counter", "Drafts accepted"),

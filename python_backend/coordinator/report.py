@@ -22,6 +22,7 @@ class StepReport:
     prompt_rows: int = 0
     held_rows: int = 0  # prompt rows that the target held already
     rho: float = 0.0
+    asked: int = 0  # sequences in draft calls
     drafted: int = 0
     kept: int = 0
     expected: float = 0.0  # accepted drafts expected from the kept scores
@@ -44,6 +45,7 @@ class StepReport:
         metrics.add("angelspec_prompt_tokens_total", self.prompt_rows)
         metrics.add("angelspec_held_prompt_tokens_total", self.held_rows)
         metrics.add("angelspec_output_tokens_total", self.emitted)
+        metrics.add("angelspec_asked_sequences_total", self.asked)
         metrics.add("angelspec_draft_tokens_total", self.drafted)
         metrics.add("angelspec_kept_tokens_total", self.kept)
         metrics.add("angelspec_accepted_tokens_total", self.accepted)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from python_backend.budget.asking import Worth
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.stream import TextStream
 from python_backend.protocol import Array, Tensors
@@ -90,6 +92,7 @@ class Sequence:
     cached: int = 0  # committed rows in the target's KV
     also: tuple[str, ...] = ()  # drafters that are asked beside it; they read no features
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> rows of them that it has
+    worth: dict[str, Worth] = field(default_factory=lambda: defaultdict(Worth))  # of each drafter, to it
     features: list[Array] = field(default_factory=list)  # [c, F] pieces of the rows that `drafter` has not seen
     log_probs: list[float] = field(default_factory=list)
     stats: SpeculationStats = field(default_factory=SpeculationStats)

@@ -16,19 +16,23 @@ LISTED = read_experiments()
 
 def card(length, cumulative):
     measured = {"mean_acceptance_length": length, "cumulative_acceptance": cumulative}
-    return {"held_out_temperature_0": dict.fromkeys((*WORKLOADS, "all"), measured), "parameters": 3_500_000}
+    return {
+        "held_out_temperature_0": dict.fromkeys((*WORKLOADS, "all"), measured),
+        "parameters": 3_500_000,
+        "seconds": 10.0,
+    }
 
 
 @pytest.mark.parametrize("run", LISTED.runs)
 def test_every_run_is_a_recipe_of_its_own(run):
     recipes = [LISTED.recipe(run, seed) for seed in LISTED.seeds]
     assert [r.seed for r in recipes] == list(LISTED.seeds)
-    assert {r.steps for r in recipes} == {LISTED.steps}
+    assert {r.tokens_per_step for r in recipes} == {LISTED.common["tokens_per_step"]}
     assert [other for other in LISTED.runs if LISTED.recipe(other, 0) == recipes[0]] == [run]
 
 
 def test_comparisons_are_between_runs_of_the_list():
-    named = {run for runs in LISTED.groups.values() for run in runs}
+    named = {run for several in (LISTED.groups, LISTED.curves) for runs in several.values() for run in runs}
     assert named == set(LISTED.runs)
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from python_backend.budget import asking
+from python_backend.budget.asking import Terms
+from python_backend.budget.cost_table import CostTable
 from python_backend.coordinator.drafting import DraftCalls
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.metrics import Metrics
@@ -82,7 +85,7 @@ OWN = ([1, 2, 3], [0.9, 0.5, 0.1])  # 0.9 + 0.45 + 0.045 expected
     ],
 )
 def test_the_longer_expected_draft_wins(lookup, limit, taken):
-    drafted = calls(Says(*OWN), Says(*lookup)).run([sequence()], np.array([limit]), StepReport(batch=1))
+    drafted = calls(Says(*OWN), Says(*lookup)).run([sequence()], np.array([limit]), Terms(), StepReport(batch=1))
     assert drafted.ids[0].tolist() == taken[: drafted.ids.shape[1]]
     assert drafted.available[0] == limit
 
@@ -91,10 +94,10 @@ def test_each_drafter_gets_its_own_context_once():
     own, lookup = Says(*OWN), Says(*OWN)
     both, alone = sequence(0), sequence(1, also=())
     room = calls(own, lookup)
-    room.run([both, alone], np.array([3, 3]), StepReport(batch=2))
+    room.run([both, alone], np.array([3, 3]), Terms(), StepReport(batch=2))
     both.tokens += [9, 10]
     both.cached += 2
-    room.run([both], np.array([3]), StepReport(batch=1))
+    room.run([both], np.array([3]), Terms(), StepReport(batch=1))
     assert [step.slot.tolist() for step in own.calls] == [[0, 1], [0]]
     assert [step.slot.tolist() for step in lookup.calls] == [[0], [0]]
     for step in (own.calls[1], lookup.calls[1]):
@@ -107,10 +110,10 @@ def test_a_drafter_that_fails_leaves_the_other_one():
     broken, lookup = Says(None, None), Says([7, 8, 9], [0.8, 0.8, 0.8])
     one = sequence()
     room = calls(broken, lookup)
-    assert room.run([one], np.array([3]), StepReport(batch=1)).ids[0].tolist() == [7, 8, 9]
+    assert room.run([one], np.array([3]), Terms(), StepReport(batch=1)).ids[0].tolist() == [7, 8, 9]
     assert one.drafters == ("lookup",)
     lookup.ids = None
-    room.run([one], np.array([3]), StepReport(batch=1))
+    room.run([one], np.array([3]), Terms(), StepReport(batch=1))
     assert one.drafters == ()
     assert one.draft_limit == 0
 
@@ -145,3 +148,71 @@ def low(step):
         return result
 
     return unsure
+
+
+class TestAsking:
+    """Two drafters with prices: a network that costs half a token a call, and a lookup that is free."""
+
+    TABLE = CostTable(
+        depth=3,
+        context_length=8,
+        batch_sizes=(1, 8),
+        fractions=(0.0, 1.0),
+        verify=((20.0, 32.0), (40.0, 88.0)),
+        draft={"own": (10.0, 10.0), "lookup": (0.01, 0.01)},
+    )
+    NOTHING = ([-1, -1, -1], [0.0, 0.0, 0.0])
+
+    def room(self, own, lookup):
+        room = calls(own, lookup)
+        room.table = self.TABLE
+        room._keep_pace = lambda *_: None  # the doubles take no time
+        return room
+
+    def steps(self, room, sequences, count, longest_pause=16):
+        limit = np.full(len(sequences), 3)
+        terms = asking.terms(self.TABLE, len(sequences), longest_pause)
+        return [room.run(sequences, limit, terms, StepReport(batch=len(sequences))) for _ in range(count)]
+
+    def test_a_drafter_that_never_pays_is_asked_ever_more_rarely(self):
+        own, lookup = Says([1, 2, 3], [0.3, 0.1, 0.1]), Says(*self.NOTHING)
+        self.steps(self.room(own, lookup), [sequence()], 160)
+        assert 10 <= len(own.calls) <= 20
+        assert len(lookup.calls) == 160
+
+    def test_one_that_pays_is_always_asked(self):
+        own, lookup = Says([1, 2, 3], [0.9, 0.9, 0.9]), Says(*self.NOTHING)
+        self.steps(self.room(own, lookup), [sequence()], 30)
+        assert len(own.calls) == 30
+
+    def test_it_is_not_asked_where_a_free_draft_is_as_good(self):
+        own, lookup = Says([1, 2, 3], [0.9, 0.9, 0.9]), Says([7, 8, 9], [0.9, 0.9, 0.9])
+        drafted = self.steps(self.room(own, lookup), [sequence()], 30)
+        assert len(own.calls) == 0
+        assert drafted[0].ids[0].tolist() == [7, 8, 9]
+        lookup.ids, lookup.confidence = self.NOTHING
+        assert self.steps(self.room(own, lookup), [sequence()], 1)[0].ids[0].tolist() == [1, 2, 3]
+
+    def test_sequences_share_a_call_that_would_pay_for_none_alone(self):
+        own, lookup = Says([1, 2, 3], [0.68, 0.1, 0.1]), Says(*self.NOTHING)
+        alone, together = [sequence()], [sequence(slot) for slot in range(8)]
+        room = self.room(own, lookup)
+        self.steps(room, alone, 40)
+        assert len(own.calls) < 20
+        own.calls.clear()
+        self.steps(room, together, 40)
+        assert [len(step.slot) for step in own.calls] == [8] * 40
+
+    def test_without_pauses_it_is_asked_in_every_step(self):
+        own, lookup = Says([1, 2, 3], [0.1, 0.1, 0.1]), Says(*self.NOTHING)
+        room = self.room(own, lookup)
+        for _ in range(30):
+            room.run([sequence()], np.array([3]), Terms(), StepReport(batch=1))
+        assert len(own.calls) == 30
+
+    def test_what_calls_really_take_is_learned(self):
+        own, lookup = Says([1, 2, 3], [0.4, 0.1, 0.1]), Says(*self.NOTHING)
+        room = self.room(own, lookup)
+        del room._keep_pace
+        self.steps(room, [sequence()], 60)
+        assert room.predict_ms("own", 1) < 5.0

@@ -13,17 +13,25 @@ from tests.toy import ToyDrafter, ToyTarget, toy_decode
 POLICIES = ("off", "fixed", "dcut")
 
 
-CASES = {"no features": (0, 0, ()), "features": (3, 0, ()), "shared prefixes": (3, 8, ()), "two each": (3, 0, ("c",))}
+CASES = {  # features, prefix blocks, further drafters, longest pause
+    "no features": (0, 0, (), 1),
+    "features": (3, 0, (), 1),
+    "shared prefixes": (3, 8, (), 1),
+    "two each": (3, 0, ("c",), 1),
+    "pauses": (3, 8, ("c",), 16),
+}
 
 
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def service(request, tmp_path_factory):
-    size, prefix_block, also = request.param
+    size, prefix_block, also, longest_pause = request.param
     drafters = {
         "drafter_a": ToyDrafter(feature_size=size, right=0.8),
         "drafter_b": ToyDrafter(feature_size=size, right=0.4),
     }
-    limits = settings_for(list(drafters), also=also, cache_dir=tmp_path_factory.mktemp("cache"))
+    cache = tmp_path_factory.mktemp("cache")
+    budget = {"longest_pause": longest_pause, "rho": (0, 0.5, 1)}
+    limits = settings_for(list(drafters), also=also, cache_dir=cache, budget=budget)
     drafters |= {name: ToyDrafter(right=0.5) for name in also}
     running = start(limits, ToyTarget(feature_size=size, prefix_block=prefix_block), drafters)
     yield running
