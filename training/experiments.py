@@ -21,7 +21,7 @@ from rich.table import Table
 
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.engines.decoder import read_config
-from python_backend.settings import WORKLOADS, Settings, load
+from python_backend.settings import ROOT, WORKLOADS, Settings, load
 from training.batches import read_texts
 from training.corpus import Corpus, Sample, corpus_folder, join
 from training.plots import plot_experiments
@@ -53,8 +53,14 @@ class Experiments(Section):
     def recipe(self, run: str, seed: int) -> Recipe:
         """Raises pydantic.ValidationError naming the key and what it expects."""
         changes = dict(self.runs[run])
+        changes.pop("from", None)
         file = HERE / "recipes" / f"{changes.pop('recipe')}.yaml"
         return read_recipe(file, **(self.common | changes), seed=seed)
+
+    def initial(self, run: str) -> Path | None:
+        """The shipped drafter whose weights a run goes on from."""
+        model = self.runs[run].get("from")
+        return ROOT / "model_repository" / model / "1" if model else None
 
 
 def results_folder(settings: Settings) -> Path:
@@ -93,7 +99,13 @@ def run_command(
         if not file.is_file():
             console.print(f"{run}, seed {seed}")
             card = one(
-                listed.recipe(run, seed), checkpoint, learned, held_out[:: -(-len(held_out) // texts)], stored, device
+                listed.recipe(run, seed),
+                checkpoint,
+                listed.initial(run),
+                learned,
+                held_out[:: -(-len(held_out) // texts)],
+                stored,
+                device,
             )
             file.write_text(json.dumps(card, indent=2) + "\n")
 
@@ -112,15 +124,16 @@ def choose_texts(settings: Settings, corpus: str, listed: Experiments) -> None:
 def one(
     recipe: Recipe,
     checkpoint: Path,
+    initial: Path | None,
     learned: list[Sample],
     held_out: list[Sample],
     stored: tuple[int, ...],
     device: str,
 ) -> dict[str, Any]:
-    """Train a run and measure it."""
+    """Train a run and measure it. initial: a drafter folder to start from."""
     final = read_config(checkpoint).layers
     texts = read_texts(of_domains(learned, recipe), stored, recipe.feature_layers, final)
-    trainer = Trainer(begin(recipe, checkpoint, texts), recipe, texts, device)
+    trainer = Trainer(begin(recipe, checkpoint, texts, initial), recipe, texts, device)
     clock = time.process_time if device == "cpu" else time.monotonic  # a CPU is shared with whatever else runs
     started = clock()
     trainer.run()
@@ -149,7 +162,7 @@ def show_command(
         console.print(compare(f"{title}, longer and longer", runs, found))
     if plot:
         groups, curves = (
-            {title: {r: found[r] for r in runs} for title, runs in several.items()}
+            {title: {r: found[r] for r in runs if r in found} for title, runs in several.items()}
             for several in (listed.groups, listed.curves)
         )
         plot_experiments(groups, curves, plot)
@@ -166,13 +179,14 @@ def read_results(folder: Path) -> Results:
 
 
 def compare(title: str, runs: tuple[str, ...], found: Results) -> Table:
-    """Mean acceptance length of each run and domain: mean over the seeds, and half their spread."""
+    """Mean acceptance length of each run and domain: mean over the seeds, and half their spread. Runs that have no
+    result yet are left out."""
     columns = (*DOMAINS, "conditional acceptance, code", "parameters", "seconds")
     table = Table("run", *columns, title=title, title_justify="left")
-    for run in runs:
+    for run in (r for r in runs if r in found):
         cards = found[run]
         lengths = [[c["held_out_temperature_0"][d]["mean_acceptance_length"] for c in cards] for d in DOMAINS]
-        cells = [f"{np.mean(v):.3f} ±{(max(v) - min(v)) / 2:.3f}" for v in lengths]
+        cells = [f"{np.mean(v):.3f}" + (f" ±{(max(v) - min(v)) / 2:.3f}" if len(v) > 1 else "") for v in lengths]
         seconds = f"{np.mean([c['seconds'] for c in cards]):.0f}"
         table.add_row(run, *cells, conditional(cards, "code"), f"{cards[0]['parameters'] / 1e6:.1f} M", seconds)
     return table

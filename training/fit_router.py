@@ -27,8 +27,10 @@ from python_backend.engines.factory import build_target
 from python_backend.protocol import Array
 from python_backend.settings import ROOT, WORKLOADS, Settings, Workload, load
 from python_backend.tokenizer import load_tokenizer
-from training.corpus import Corpus, compute_features
-from training.synthesize import synthesis_settings
+from training.batches import read_texts
+from training.corpus import compute_features
+from training.synthesize import FEATURE_LAYERS, synthesis_settings
+from training.train import open_corpus
 
 ROUTER = ROOT / "python_backend" / "coordinator" / "router.safetensors"
 LONGEST = 1000  # tokens of a prompt that are looked at
@@ -50,7 +52,7 @@ class Reader:
 
     def __init__(self, settings: Settings, layer: int) -> None:
         """layer: whose states are looked at."""
-        self.settings = settings
+        self.settings, self.layer = settings, layer
         self.tokenizer = load_tokenizer(resolve_checkpoint(settings))
         reading = synthesis_settings(16, LONGEST + 1)
         self.engine = build_target(
@@ -58,19 +60,19 @@ class Reader:
         )
 
     def corpus(self, name: str, most: int) -> Prompts:
-        """The first `most` prompts of a corpus."""
-        shards = Corpus(self.settings.cache_dir, name).shards()
-        found = islice(((ids, s, i) for s in shards for i, ids in enumerate(s.ids())), most)
-        prompts = [(ids[: s.response_start[i]], WORKLOADS[s.domain[i]]) for ids, s, i in found]
-        texts = [self.tokenizer.decode(ids) for ids, _ in prompts]
-        return Prompts(self.pooled([ids for ids, _ in prompts], name), texts, [workload for _, workload in prompts])
+        """The first `most` prompts of a corpus, with the states that were captured for training."""
+        samples = list(islice(open_corpus(self.settings, name), most))
+        states = [t.states for t in read_texts(samples, FEATURE_LAYERS, (), self.layer)]
+        means = [pool(rows[: s.response_start].float().numpy()) for rows, s in zip(states, samples, strict=True)]
+        texts = [self.tokenizer.decode(s.ids[: s.response_start]) for s in samples]
+        return Prompts(np.stack(means), texts, [s.domain for s in samples])
 
-    def file(self, entry: str) -> Prompts:
-        """JSON lines with a `prompt`. entry: workload=path."""
+    def file(self, entry: str, most: int) -> Prompts:
+        """JSON lines with a `prompt`, the first `most`. entry: workload=path."""
         workload, path = entry.split("=", 1)
         if workload not in WORKLOADS:
             raise typer.BadParameter(f"'{entry}': expected one of {', '.join(WORKLOADS)} before the =")
-        texts = [json.loads(line)["prompt"] for line in Path(path).read_text().splitlines()]
+        texts = [json.loads(line)["prompt"] for line in Path(path).read_text().splitlines()[:most]]
         chats = [[{"role": "user", "content": text}] for text in texts]
         ids = self.tokenizer.apply_chat_template(chats, add_generation_prompt=True, return_dict=False)
         return Prompts(self.pooled([np.array(i) for i in ids], Path(path).name), texts, [workload] * len(texts))
@@ -99,7 +101,7 @@ def fit(prompts: Prompts, layer: int, target_sha256: str) -> PromptClassifier:
 def main(
     files: Annotated[list[str] | None, typer.Argument(help="More prompts to judge by: code=prompts.jsonl …")] = None,
     corpus: Annotated[str, typer.Option(help="What to learn from.")] = "train",
-    most: Annotated[int, typer.Option(help="Prompts of it.")] = 3000,
+    most: Annotated[int, typer.Option(help="Prompts of it, and of each file.")] = 3000,
     held_out: Annotated[str, typer.Option(help="What to judge by.")] = "held_out",
     output: Annotated[Path, typer.Option(help="Weights.")] = ROUTER,
 ) -> None:
@@ -111,7 +113,7 @@ def main(
     table = Table("prompts", "number", "classifier", "keyword rule")
     for name, prompts in (
         ("held out", reader.corpus(held_out, most)),
-        *((entry.partition("=")[2], reader.file(entry)) for entry in files or []),
+        *((entry.partition("=")[2], reader.file(entry, most)) for entry in files or []),
     ):
         means, texts = prompts.pooled, prompts.text
         learned = [
