@@ -45,6 +45,9 @@ class TargetSettings(Section):
     invariant: bool = Field(False, description="logits do not depend on the batch, to the bit: openvino only")
     device: str = Field("cpu", description="cpu, cuda, cuda:1")
     threads: int = Field(0, ge=0, description="0 = one per core")
+    graphs: int = Field(
+        4, ge=1, description="compiled copies of the network, each left at the shapes of its last pass: openvino only"
+    )
     prefix_cache: int = Field(
         8192, ge=0, description="KV rows kept for prompts that begin alike, 0 = none; torch keeps none"
     )

@@ -36,16 +36,16 @@ class Worth:
     """Of one drafter to one sequence, in tokens a step."""
 
     value: float = FIRST
-    pause: int = 1  # steps
+    pause: int = 0  # steps until it is tried again; 1: it paid when it was asked last, 0: it was never asked
 
     def due(self, step: int) -> bool:
-        """Whether it is time to try again."""
-        return step % self.pause == 0
+        """Whether it is time to try, whatever that costs."""
+        return self.pause != 1 and (self.pause == 0 or step % self.pause == 0)
 
     def record(self, value: float, cost: float, longest_pause: int) -> None:
         """It was asked: what its drafts were worth, and its share of the call's cost."""
         self.value += RECENT * (value - self.value)
-        self.pause = 1 if self.value > cost else min(2 * self.pause, longest_pause)
+        self.pause = 1 if self.value > cost else min(2 * max(self.pause, 1), longest_pause)
 
 
 def terms(table: CostTable, batch: int, longest_pause: int) -> Terms:

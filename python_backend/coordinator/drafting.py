@@ -23,7 +23,7 @@ from python_backend.sampling.params import draft_columns
 
 log = logging.getLogger(__name__)
 
-PACE = 0.125  # weight of the last call in what a drafter takes of the time that the cost table says
+PACE = 0.25  # weight of the last call in what a drafter takes of the time that the cost table says
 
 
 class Drafted(NamedTuple):
@@ -111,7 +111,7 @@ class DraftCalls:
             return members
         known = [sequences[i].worth[name] for i in members]
         gain = np.array([w.value for w in known]) - worth[members]
-        due = np.array([w.pause > 1 and w.due(self.steps) for w in known])
+        due = np.array([w.due(self.steps) for w in known])
         return members[due | asking.asked(gain, cost)]
 
     def _keep_pace(self, name: str, took_ms: float, expected_ms: float) -> None:

@@ -15,6 +15,7 @@ from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import read_config
 from python_backend.engines.openvino_attention import cache_names, check_compiled, check_release
 from python_backend.engines.openvino_graph import build_graph
+from python_backend.engines.openvino_requests import Requests
 from python_backend.engines.openvino_rows import FREE, INVARIANT, Piece, cut, lay_out, lengths
 from python_backend.engines.openvino_weights import Weights, read_weights
 from python_backend.engines.self_check import CHECK_ROWS, load_reference, self_check
@@ -52,14 +53,13 @@ class OpenVinoEngine:
         self.limits = INVARIANT if target.invariant else FREE
         longest = max(self.slots.max_length + self.limits.fewest - 1, CHECK_ROWS)
         weights = Weights(read_weights(folder, target.weights))
-        compiled = compile_graph(
-            build_graph(self.config, weights, target.feature_layers, longest, target.invariant), target
-        )
-        block_size = check_compiled(compiled, self.config)
+        graph = build_graph(self.config, weights, target.feature_layers, longest, target.invariant)
+        compiled = [compile_graph(graph, target) for _ in range(target.graphs)]
+        block_size = check_compiled(compiled[0], self.config)
         self.blocks = BlockTables(self.slots.count, longest, block_size, target.prefix_cache // block_size)
-        self.request = compiled.create_infer_request()
-        self.input_index = {port.get_any_name(): i for i, port in enumerate(compiled.inputs)}  # faster than by name
+        self.input_index = {port.get_any_name(): i for i, port in enumerate(compiled[0].inputs)}  # faster than by name
         self.caches = self._allocate_caches()
+        self.requests = Requests([self._request(graph) for graph in compiled])
         size = self.feature_size if self.blocks.pool.keep else 0
         self.kept_features: Floats = np.zeros((self.blocks.pool.count, block_size, size), dtype=np.float32)
         reference = load_reference(folder, self.sha256, self.config.vocabulary_size)
@@ -131,11 +131,12 @@ class OpenVinoEngine:
             for store in (*self.caches, self.kept_features):
                 store[copy.target] = store[copy.source]
         blocks = self.blocks.indices(piece.slot)
+        request = self.requests.at((len(piece.slot), len(token_ids), len(mine)))
         for name, values in lay_out(piece, blocks, token_ids, mine, self.limits).items():
-            self.request.set_input_tensor(self.input_index[name], ov.Tensor(values))
-        self.request.infer()
-        logits = self.request.get_output_tensor(0).data[: len(mine)]
-        features = self.request.get_output_tensor(1).data[: len(token_ids)] if self.target.feature_layers else None
+            request.set_input_tensor(self.input_index[name], ov.Tensor(values))
+        request.infer()
+        logits = request.get_output_tensor(0).data[: len(mine)]
+        features = request.get_output_tensor(1).data[: len(token_ids)] if self.target.feature_layers else None
         if piece.last - piece.first < len(step.token_ids):  # another pass follows and would overwrite them
             return Outputs(logits.copy(), None if features is None else features.copy())
         return Outputs(logits, features)
@@ -145,16 +146,16 @@ class OpenVinoEngine:
         self.blocks.release(slot)
 
     def _allocate_caches(self) -> list[Floats]:
-        """Give every layer its cache. Memory of blocks that were never used is reserved, not used.
-
-        The request does not keep these arrays alive: whoever holds it must hold them too.
-        """
+        """A cache for every layer. Memory of blocks that were never used is reserved, not used."""
         shape = (self.blocks.pool.count, self.config.kv_heads, self.blocks.block_size, self.config.head_dim)
-        names = cache_names(self.config.layers)
-        caches = [np.zeros(shape, dtype=np.float32) for _ in names]
-        for name, cache in zip(names, caches, strict=True):
-            self.request.set_tensor(name, ov.Tensor(cache, shared_memory=True))
-        return caches
+        return [np.zeros(shape, dtype=np.float32) for _ in cache_names(self.config.layers)]
+
+    def _request(self, compiled: ov.CompiledModel) -> ov.InferRequest:
+        """One that works on the caches, which it does not keep alive: whoever holds it must hold them too."""
+        request = compiled.create_infer_request()
+        for name, cache in zip(cache_names(self.config.layers), self.caches, strict=True):
+            request.set_tensor(name, ov.Tensor(cache, shared_memory=True))
+        return request
 
 
 def compile_graph(graph: ov.Model, target: TargetSettings) -> ov.CompiledModel:

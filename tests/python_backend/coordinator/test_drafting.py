@@ -187,11 +187,19 @@ class TestAsking:
 
     def test_it_is_not_asked_where_a_free_draft_is_as_good(self):
         own, lookup = Says([1, 2, 3], [0.9, 0.9, 0.9]), Says([7, 8, 9], [0.9, 0.9, 0.9])
-        drafted = self.steps(self.room(own, lookup), [sequence()], 30)
-        assert len(own.calls) == 0
-        assert drafted[0].ids[0].tolist() == [7, 8, 9]
+        room, one = self.room(own, lookup), sequence()
+        drafted = self.steps(room, [one], 30)
+        assert len(own.calls) == 1  # until then nobody knew
+        assert drafted[-1].ids[0].tolist() == [7, 8, 9]
         lookup.ids, lookup.confidence = self.NOTHING
-        assert self.steps(self.room(own, lookup), [sequence()], 1)[0].ids[0].tolist() == [1, 2, 3]
+        assert self.steps(room, [one], 1)[0].ids[0].tolist() == [1, 2, 3]
+
+    def test_a_dear_one_is_tried_once_all_the_same(self):
+        own, lookup = Says([1, 2, 3], [0.1, 0.1, 0.1]), Says(*self.NOTHING)
+        room = self.room(own, lookup)
+        room.pace["own"] = 10.0  # five tokens a call
+        self.steps(room, [sequence()], 64)
+        assert 4 <= len(own.calls) <= 9
 
     def test_sequences_share_a_call_that_would_pay_for_none_alone(self):
         own, lookup = Says([1, 2, 3], [0.68, 0.1, 0.1]), Says(*self.NOTHING)
