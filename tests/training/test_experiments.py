@@ -8,6 +8,7 @@ import json
 import pytest
 from rich.console import Console
 
+from python_backend.drafters.config import DrafterConfig
 from python_backend.settings import WORKLOADS
 from training.experiments import compare, read_experiments, read_results
 
@@ -50,3 +51,16 @@ def test_a_table_gives_mean_and_spread_of_the_seeds(tmp_path):
 def test_results_that_are_not_there_are_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="holds no results"):
         read_results(tmp_path)
+
+
+def test_runs_go_on_from_drafters_of_their_own_kind():
+    going_on = [run for run in LISTED.runs if LISTED.initial(run)]
+    assert going_on
+    for run in going_on:
+        config = DrafterConfig.read(LISTED.initial(run))
+        recipe = LISTED.recipe(run, 0)
+        assert (config.kind, config.layers, config.feature_layers) == (
+            recipe.kind,
+            recipe.layers,
+            recipe.feature_layers,
+        )
