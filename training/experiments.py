@@ -73,6 +73,7 @@ def read_experiments() -> Experiments:
 
 @app.command("run")
 def run_command(
+    names: Annotated[list[str] | None, typer.Argument(help="Runs of the list; by default all.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda")] = "cpu",
     corpus: Annotated[str, typer.Option(help="What to learn from, a part of it.")] = "train",
     texts: Annotated[int, typer.Option(help="Held-out texts to measure on.")] = 200,
@@ -86,7 +87,7 @@ def run_command(
     settings, listed = load(), read_experiments()
     checkpoint = resolve_checkpoint(settings)
     final = read_config(checkpoint).layers
-    todo = [(run, seed) for seed in listed.seeds for run in listed.runs][worker::workers]
+    todo = [(run, seed) for seed in listed.seeds for run in names or listed.runs][worker::workers]
     folder = results_folder(settings)
     folder.mkdir(parents=True, exist_ok=True)
     layers = tuple(sorted({final, *(i for run in listed.runs for i in listed.recipe(run, 0).feature_layers)}))

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
-import torch
 import yaml
 
 from build_scripts.server import ServerStartError
 from clients import transport, wire
 from python_backend.drafters.config import CONFIG
-from python_backend.drafters.weights import save, target_parts
-from python_backend.engines.checkpoint import weights_sha256
-from python_backend.engines.decoder import load_weights, read_config
 from python_backend.settings import ROOT
 from tests.server.conftest import ServerUnderTest
-from training.recipe import read_recipe
-from training.trainer import drafter_config, fresh_network
 
 pytestmark = pytest.mark.server
 
 PROMPTS = {
-    "chat": "Why is the sky blue? Explain it to a child.",
+    "chat": "Recommend a quiet place for a weekend trip.",
     "code": "Write a Python function that reverses a string.",
     "math": "Tom has 3 apples and buys 4 more. How many apples does he have?",
 }
@@ -31,32 +25,12 @@ MODELS = {"chat": "drafter_mtp", "code": "drafter_dfly", "math": "drafter_dfly"}
 TOKENS = 40
 
 
-def untrained(kind: str, checkpoint: Path, folder: Path) -> Path:
-    """A drafter as its recipe starts it."""
-    recipe, shape = read_recipe(ROOT / "training" / "recipes" / f"{kind}.yaml"), read_config(checkpoint)
-    network = fresh_network(
-        recipe,
-        drafter_config(recipe, shape, weights_sha256(checkpoint)),
-        target_parts(checkpoint),
-        load_weights(checkpoint),
-        torch.arange(recipe.draft_vocabulary_size),
-        torch.ones(len(recipe.feature_layers)),
-    )
-    save(network, folder)
-    return folder
-
-
 @pytest.fixture(scope="module")
 def settings_file(embedded, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("drafters")
-    drafters = {
-        f"drafter_{kind}": {"kind": "network", "weights": str(untrained(kind, embedded, folder / kind))}
-        for kind in ("mtp", "dfly")
-    }
-    settings = yaml.safe_load((ROOT / "angelspec.yaml").read_text()) | {"drafters": drafters, "routes": MODELS}
+    settings = yaml.safe_load((ROOT / "angelspec-drafters.yaml").read_text())
     settings["coordinator"] |= {"max_sequences": 4, "allow_control": True}
     settings["budget"] |= {"policy": "fixed"}
-    file = folder / "settings.yaml"
+    file = tmp_path_factory.mktemp("drafters") / "settings.yaml"
     file.write_text(yaml.safe_dump(settings))
     return file
 
@@ -69,14 +43,14 @@ def drafted(settings_file):
             yield running
 
 
-def answer(server, workload, temperature=0.0, **more):
+def answer(server, prompt, temperature=0.0, **more):
     request = {
-        "messages": wire.chat_messages(("user", PROMPTS[workload])),
+        "messages": wire.chat_messages(("user", PROMPTS[prompt])),
         "max_tokens": TOKENS,
         "min_tokens": TOKENS,
         "temperature": temperature,
         "seed": 7,
-        "workload": workload,
+        "workload": prompt,
     }
     return transport.generate(request | more, server.http_url)
 
@@ -89,16 +63,18 @@ def test_a_mixed_batch_gives_the_tokens_of_plain_decoding(drafted, temperature):
     for workload, spoken in together.items():
         assert spoken.token_ids == plain[workload]
         assert spoken.summary.speculation.drafter == MODELS[workload]
-        assert spoken.summary.speculation.num_kept_tokens > 0
+        assert spoken.summary.speculation.num_accepted_tokens > 0
+
+
+def test_a_request_that_does_not_say_what_it_is_gets_the_drafter_of_its_kind(drafted):
+    for workload, model in MODELS.items():
+        assert answer(drafted, workload, workload="auto").summary.speculation.drafter == model
 
 
 def test_a_drafter_of_another_target_stops_the_start(settings_file, tmp_path, monkeypatch):
     settings = yaml.safe_load(settings_file.read_text())
-    original = Path(settings["drafters"]["drafter_mtp"]["weights"])
     other = tmp_path / "mtp"
-    other.mkdir()
-    for file in original.iterdir():
-        (other / file.name).write_bytes(file.read_bytes())
+    shutil.copytree(ROOT / "model_repository" / "drafter_mtp" / "1", other)
     config = (other / CONFIG).read_text()
     (other / CONFIG).write_text(config.replace(yaml.safe_load(config)["target_sha256"], "0" * 64))
     settings["drafters"]["drafter_mtp"]["weights"] = str(other)
