@@ -51,7 +51,7 @@ def settings_of(recipe: Recipe, precision: Precision, folders: Folders, memory: 
             "prefill_rows": recipe.limits.max_rows - recipe.verify_rows,
         },
         **_drafters(recipe, folders),
-        "budget": {"policy": "dcut", "rho": [0, 0.25, 0.5, 0.75, 1]},
+        "budget": {"policy": "dcut", "longest_pause": 16, "rho": [0, 0.25, 0.5, 0.75, 1]},
     }
 
 
