@@ -13,7 +13,7 @@ import numpy as np
 
 from python_backend.protocol import Description
 
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from python_backend.sampling.params import greedy_columns
 FRACTIONS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 PREFILL_ROWS = 256
 LONG_MS = 250.0
+JUMP = 2.0  # a point has at most about twice the rows of the one before it
 
 Progress = Callable[[int, int], None]  # (points done, points in all)
 
@@ -48,10 +49,10 @@ def profile(
         for slot in range(slots):
             fill(target, slot, context_length, tokens)
         for batch in sizes:
-            curve = []
+            curve: list[float] = []
             for fraction in FRACTIONS:
                 step = verify_step(batch, round(fraction * batch * depth), context_length, tokens)
-                curve.append(_median_ms(partial(target.step, step), repeats))
+                curve.append(_median_ms(partial(target.step, step), repeats, curve[-1] if curve else 0.0))
                 progress(done := done + 1, total)
             verify.append(monotone(curve))
             for name, drafter in drafters.items():
@@ -129,9 +130,10 @@ def _draft_step(batch: int, feature_size: int, depth: int, tokens: Array) -> Dra
     )
 
 
-def _median_ms(call: Callable[[], object], repeats: int) -> float:
+def _median_ms(call: Callable[[], object], repeats: int, before: float = 0.0) -> float:
+    """before: time of a point with a little less work; what takes far longer was held up, and is measured again."""
     first = _ms(call)
-    if first > LONG_MS:  # arithmetic dominates: neither a warm-up nor a median would change it much
+    if LONG_MS < first < JUMP * before:  # arithmetic dominates: neither a warm-up nor a median would change it much
         return first
     return statistics.median(_ms(call) for _ in range(repeats))
 

@@ -1,6 +1,7 @@
 """The table interpolates, is monotone, and is reused only where nothing changed."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -75,3 +76,18 @@ def test_a_saved_table_comes_back_and_another_machine_gets_another_file(tmp_path
 def test_dcut_without_a_table_is_refused():
     with pytest.raises(ValueError, match="needs a cost table"):
         build_policy("dcut", BudgetSettings(), None)
+
+
+def test_a_call_that_was_held_up_once_does_not_count():
+    target = ToyTarget(slots=2)
+    step, rows = target.step, []
+
+    def stalls(message):
+        rows.append(int(message.row_count.sum()))
+        if rows.count(2) == 1 and rows[-1] == 2:
+            time.sleep(0.4)
+        return step(message)
+
+    target.step = stalls
+    table = profile(target, {}, 2, 4, 1, 3, lambda *_: None)
+    assert max(max(curve) for curve in table.verify) < 200
