@@ -121,7 +121,7 @@ def main(
     settings = load()
     checkpoint = resolve_checkpoint(settings)
     final = read_config(checkpoint).layers
-    networks = {f.name: f for f in folders or ()} or served(settings) or shipped()
+    networks = {f.parent.name if f.name == "1" else f.name: f for f in folders or ()} or served(settings) or shipped()
     shown: dict[float, dict[str, Result]] = {}
     curves: dict[str, dict[float, Observations]] = {name: {} for name in networks}
     for temperature in (0.0, 1.0) if sampled else (0.0,):
