@@ -24,7 +24,7 @@ from python_backend.engines.decoder import read_config
 from python_backend.settings import ROOT, WORKLOADS, Settings, load
 from training.batches import read_texts
 from training.corpus import Corpus, Sample, corpus_folder, join
-from training.plots import plot_experiments
+from training.plots import Comparisons, over_seeds, plot_experiments
 from training.recipe import Recipe, Section, read_recipe
 from training.train import begin, measure, of_domains, read_samples
 from training.trainer import Trainer
@@ -139,8 +139,8 @@ def one(
     started = clock()
     trainer.run()
     seconds = clock() - started
-    measured = read_texts(held_out, stored, recipe.feature_layers, final)
-    pairs = list(zip(measured, held_out, strict=True))
+    held_out_texts = read_texts(held_out, stored, recipe.feature_layers, final)
+    pairs = list(zip(held_out_texts, held_out, strict=True))
     return {
         "recipe": recipe.model_dump(mode="json"),
         "parameters": sum(p.numel() for p in trainer.network.parameters()),
@@ -157,15 +157,12 @@ def show_command(
 ) -> None:
     """A table for each comparison, and a plot."""
     listed, found = read_experiments(), read_results(results or results_folder(load()))
-    for title, runs in listed.groups.items():
-        console.print(compare(title, runs, found))
-    for title, runs in listed.curves.items():
-        console.print(compare(f"{title}, longer and longer", runs, found))
+    groups, curves = measured(listed.groups, found), measured(listed.curves, found)
+    for title, runs in groups.items():
+        console.print(compare(title, runs))
+    for title, runs in curves.items():
+        console.print(compare(f"{title}, longer and longer", runs))
     if plot:
-        groups, curves = (
-            {title: {r: found[r] for r in runs if r in found} for title, runs in several.items()}
-            for several in (listed.groups, listed.curves)
-        )
         plot_experiments(groups, curves, plot)
 
 
@@ -179,15 +176,20 @@ def read_results(folder: Path) -> Results:
     return found
 
 
-def compare(title: str, runs: tuple[str, ...], found: Results) -> Table:
-    """Mean acceptance length of each run and domain: mean over the seeds, and half their spread. Runs that have no
-    result yet are left out."""
+def measured(listed: dict[str, tuple[str, ...]], found: Results) -> Comparisons:
+    """The comparisons, without runs that have no result yet."""
+    chosen = {title: {run: found[run] for run in runs if run in found} for title, runs in listed.items()}
+    return {title: runs for title, runs in chosen.items() if runs}
+
+
+def compare(title: str, runs: Results) -> Table:
+    """Mean acceptance length of each run and domain: mean over the seeds, and half their spread."""
     columns = (*DOMAINS, "conditional acceptance, code", "parameters", "seconds")
     table = Table("run", *columns, title=title, title_justify="left")
-    for run in (r for r in runs if r in found):
-        cards = found[run]
-        lengths = [[c["held_out_temperature_0"][d]["mean_acceptance_length"] for c in cards] for d in DOMAINS]
-        cells = [f"{np.mean(v):.3f}" + (f" ±{(max(v) - min(v)) / 2:.3f}" if len(v) > 1 else "") for v in lengths]
+    for run, cards in runs.items():
+        lengths, spread = over_seeds(cards, DOMAINS)
+        several = len(cards) > 1
+        cells = [f"{n:.3f} ±{s:.3f}" if several else f"{n:.3f}" for n, s in zip(lengths, spread.mean(0), strict=True)]
         seconds = f"{np.mean([c['seconds'] for c in cards]):.0f}"
         table.add_row(run, *cells, conditional(cards, "code"), f"{cards[0]['parameters'] / 1e6:.1f} M", seconds)
     return table

@@ -7,6 +7,7 @@ and on any files of prompts that are given as `workload=file`.
 from __future__ import annotations
 
 import json
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -21,6 +22,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 
 from python_backend.coordinator.router import PromptClassifier, pool, route
+from python_backend.engines.base import TargetEngine
 from python_backend.engines.checkpoint import resolve_checkpoint, weights_sha256
 from python_backend.engines.decoder import read_config
 from python_backend.engines.factory import build_target
@@ -54,9 +56,13 @@ class Reader:
         """layer: whose states are looked at."""
         self.settings, self.layer = settings, layer
         self.tokenizer = load_tokenizer(resolve_checkpoint(settings))
+
+    @cached_property
+    def engine(self) -> TargetEngine:
+        """Reads prompts that are in no corpus."""
         reading = synthesis_settings(16, LONGEST + 1)
-        self.engine = build_target(
-            reading.model_copy(update={"target": reading.target.model_copy(update={"feature_layers": (layer,)})})
+        return build_target(
+            reading.model_copy(update={"target": reading.target.model_copy(update={"feature_layers": (self.layer,)})})
         )
 
     def corpus(self, name: str, most: int) -> Prompts:

@@ -57,7 +57,7 @@ def plot_experiments(groups: Comparisons, curves: Comparisons, path: Path) -> No
     for (title, runs), panel in zip(groups.items(), panels, strict=True):
         width = 0.8 / len(runs)
         for i, (run, cards) in enumerate(runs.items()):
-            mean, spread = seeds(cards, WORKLOADS)
+            mean, spread = over_seeds(cards, WORKLOADS)
             at = np.arange(len(WORKLOADS)) + (i - (len(runs) - 1) / 2) * width
             drawn = panel.bar(at, mean, width * 0.95, yerr=spread, capsize=2, label=run)
             panel.bar_label(drawn, fmt="%.2f", fontsize=7, padding=2)
@@ -67,7 +67,7 @@ def plot_experiments(groups: Comparisons, curves: Comparisons, path: Path) -> No
         panel.set_title(title, fontsize=9, loc="left")
         panel.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1, 1))
     for title, runs in curves.items():
-        measured = [seeds(cards, ("all",)) for cards in runs.values()]
+        measured = [over_seeds(cards, ("all",)) for cards in runs.values()]
         rows = [np.mean([c["tokens"] for c in cards]) for cards in runs.values()]
         lengths, spreads = (np.concatenate(parts, -1) for parts in zip(*measured, strict=True))
         last.errorbar(rows, lengths, yerr=spreads, marker="o", markersize=3, capsize=2, label=title)
@@ -82,7 +82,7 @@ def plot_experiments(groups: Comparisons, curves: Comparisons, path: Path) -> No
     plt.close(figure)
 
 
-def seeds(cards: list[dict[str, Any]], domains: Sequence[str]) -> tuple[Array, Array]:
+def over_seeds(cards: list[dict[str, Any]], domains: Sequence[str]) -> tuple[Array, Array]:
     """Mean acceptance length of each domain [n], and how far the seeds lie below and above it [2, n]."""
     lengths = np.array([[c["held_out_temperature_0"][d]["mean_acceptance_length"] for d in domains] for c in cards])
     mean = lengths.mean(0)

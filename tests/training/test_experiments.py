@@ -41,7 +41,7 @@ def test_a_table_gives_mean_and_spread_of_the_seeds(tmp_path):
     for seed, length in enumerate((1.5, 1.7)):
         (tmp_path / f"mtp-no-ttt-{seed}.json").write_text(json.dumps(card(length, [0.5, 0.2])))
     console = Console(width=200, record=True, file=io.StringIO())
-    console.print(compare("Test", ("mtp-no-ttt",), read_results(tmp_path)))
+    console.print(compare("Test", read_results(tmp_path)))
     text = console.export_text()
     assert "1.600 ±0.100" in text
     assert ".50 .40" in text
