@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from python_backend.drafters.drafting import Pick
+from python_backend.drafters.pick import RACING, FirstChoice
 from python_backend.sampling.noise import exponentials
 from training.batches import Text, collate
 from training.corpus import Sample
@@ -25,20 +25,32 @@ class HeldOut:
     samples: Sequence[Sample]
 
 
-def noisy_pick(seed: int, temperature: float, vocabulary_size: int, first_position: int) -> Pick:
-    """Race with the target's own noise. Anchors are `first_position`, `first_position` + 1, …"""
-    fields: dict[int, npt.NDArray[np.float64]] = {}
+class NoisyPick(FirstChoice):
+    """Races with the target's own noise, the whole field of each position. Anchors are `first_position`,
+    `first_position` + 1, …"""
 
-    def gumbel(position: int) -> npt.NDArray[np.float64]:
-        if position not in fields:
-            fields[position] = -np.log(exponentials(seed, position, vocabulary_size))
-        return fields[position]
+    candidates = RACING
 
-    def pick(tokens: Tensor, logits: Tensor, number: int) -> Tensor:
-        rows = [gumbel(first_position + i + 1 + number)[row] for i, row in enumerate(tokens.cpu().numpy())]
-        return (logits / temperature + torch.from_numpy(np.stack(rows)).to(logits.device)).argmax(-1)
+    def __init__(self, seed: int, temperature: float, vocabulary_size: int, first_position: int) -> None:
+        self.seed, self.temperature = seed, temperature
+        self.vocabulary_size, self.first_position = vocabulary_size, first_position
+        self._fields: dict[int, npt.NDArray[np.float32]] = {}
 
-    return pick
+    def noise(self, tokens: Tensor, number: int) -> Tensor:
+        anchors, drafts = tokens.shape[:2]
+        fields = [self._field(self.first_position + 1 + number + i) for i in range(anchors + drafts - 1)]
+        chosen = tokens.cpu().numpy()
+        noise = [[fields[i + k][chosen[i, k]] for k in range(drafts)] for i in range(anchors)]
+        return torch.from_numpy(np.array(noise)).to(tokens.device)
+
+    def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
+        return logits + noise
+
+    def _field(self, position: int) -> npt.NDArray[np.float32]:
+        if position not in self._fields:
+            gumbel = -np.log(exponentials(self.seed, position, self.vocabulary_size))
+            self._fields[position] = (self.temperature * gumbel).astype(np.float32)
+        return self._fields[position]
 
 
 def draft_text(network: Network, text: Text, sample: Sample, depth: int, greedy: bool = False) -> Drafts:
@@ -50,7 +62,7 @@ def draft_text(network: Network, text: Text, sample: Sample, depth: int, greedy:
         network,
         batch,
         depth,
-        lambda anchors: noisy_pick(sample.seed, sample.temperature, network.config.vocabulary_size, int(anchors[0])),
+        lambda anchors: NoisyPick(sample.seed, sample.temperature, network.config.vocabulary_size, int(anchors[0])),
     )[0]
 
 

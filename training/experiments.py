@@ -1,6 +1,7 @@
 """Which choices pay: small trainings of equal steps over equal rows, as `experiments.yaml` lists them.
 
-python -m training.experiments run; then python -m training.experiments show
+python -m training.experiments run; then python -m training.experiments show. Each result is a drafter folder, so
+`python -m training.eval_drafters FOLDER…` serves it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pydantic import Field
 from rich.console import Console
 from rich.table import Table
 
+from python_backend.drafters.weights import save
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.engines.decoder import read_config
 from python_backend.settings import ROOT, WORKLOADS, Settings, load
@@ -33,6 +35,7 @@ HERE = Path(__file__).parent
 LIST = HERE / "experiments.yaml"
 DOMAINS = (*WORKLOADS, "all")
 PART = "experiments"  # the corpus that they learn from
+CARD = "card.json"
 
 console = Console()
 app = typer.Typer(add_completion=False)
@@ -88,18 +91,17 @@ def run_command(
     checkpoint = resolve_checkpoint(settings)
     final = read_config(checkpoint).layers
     todo = [(run, seed) for seed in listed.seeds for run in names or listed.runs][worker::workers]
-    folder = results_folder(settings)
-    folder.mkdir(parents=True, exist_ok=True)
     layers = tuple(sorted({final, *(i for run in listed.runs for i in listed.recipe(run, 0).feature_layers)}))
     choose_texts(settings, corpus, listed)
     samples, stored = read_samples(settings, PART, layers, device)
     learned = list(samples)
     held_out = [s for s in read_samples(settings, "held_out", layers, device)[0] if s.temperature == 0]
     for run, seed in todo:
-        file = folder / f"{run}-{seed}.json"
-        if not file.is_file():
+        folder = results_folder(settings) / f"{run}-{seed}"
+        if not (folder / CARD).is_file():
             console.print(f"{run}, seed {seed}")
-            card = one(
+            one(
+                folder,
                 listed.recipe(run, seed),
                 checkpoint,
                 listed.initial(run),
@@ -108,7 +110,6 @@ def run_command(
                 stored,
                 device,
             )
-            file.write_text(json.dumps(card, indent=2) + "\n")
 
 
 def choose_texts(settings: Settings, corpus: str, listed: Experiments) -> None:
@@ -123,6 +124,7 @@ def choose_texts(settings: Settings, corpus: str, listed: Experiments) -> None:
 
 
 def one(
+    folder: Path,
     recipe: Recipe,
     checkpoint: Path,
     initial: Path | None,
@@ -130,8 +132,8 @@ def one(
     held_out: list[Sample],
     stored: tuple[int, ...],
     device: str,
-) -> dict[str, Any]:
-    """Train a run and measure it. initial: a drafter folder to start from."""
+) -> None:
+    """Train a run, measure it, and leave weights and card in a folder. initial: a drafter folder to start from."""
     final = read_config(checkpoint).layers
     texts = read_texts(of_domains(learned, recipe), stored, recipe.feature_layers, final)
     trainer = Trainer(begin(recipe, checkpoint, texts, initial), recipe, texts, device)
@@ -141,13 +143,15 @@ def one(
     seconds = clock() - started
     held_out_texts = read_texts(held_out, stored, recipe.feature_layers, final)
     pairs = list(zip(held_out_texts, held_out, strict=True))
-    return {
+    save(trainer.network, folder)
+    card = {
         "recipe": recipe.model_dump(mode="json"),
         "parameters": sum(p.numel() for p in trainer.network.parameters()),
         "seconds": round(seconds, 1),
         "tokens": trainer.progress.tokens,
         "history": trainer.progress.history,
     } | measure(trainer.network, pairs, recipe.depth, len(pairs))
+    (folder / CARD).write_text(json.dumps(card, indent=2) + "\n")
 
 
 @app.command("show")
@@ -169,8 +173,8 @@ def show_command(
 def read_results(folder: Path) -> Results:
     """Raises FileNotFoundError where there are none."""
     found: Results = {}
-    for file in sorted(folder.glob("*.json")):
-        found.setdefault(file.stem.rpartition("-")[0], []).append(json.loads(file.read_text()))
+    for file in sorted(folder.glob(f"*/{CARD}")):
+        found.setdefault(file.parent.name.rpartition("-")[0], []).append(json.loads(file.read_text()))
     if not found:
         raise FileNotFoundError(f"'{folder}' holds no results: run `python -m training.experiments run`")
     return found

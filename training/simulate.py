@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
-from python_backend.drafters.drafting import Drafted, Pick, first_choice, walk_block, walk_recurrent
+from python_backend.drafters.drafting import Drafted, walk_block, walk_recurrent
 from python_backend.drafters.layers import KeysValues
+from python_backend.drafters.pick import FirstChoice, Pick
 from python_backend.drafters.recurrent import RecurrentDrafter, State
 from training.attention import ChainAttention, attend
 from training.batches import Batch
@@ -84,7 +85,7 @@ class Acceptance:
 
 @torch.no_grad()
 def draft_everywhere(
-    network: Network, batch: Batch, depth: int, pick_at: PickAt = lambda _: first_choice
+    network: Network, batch: Batch, depth: int, pick_at: PickAt = lambda _: FirstChoice()
 ) -> list[Drafts]:
     """Drafts from every response token of each sequence of a batch. pick_at: chooses, given the anchors' positions."""
     results = []

@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from python_backend.drafters.config import DrafterConfig
-from python_backend.drafters.drafting import SHORTLIST
+from python_backend.drafters.pick import LIKELIEST
 
 Dimension = int | str  # a fixed size, or the name of a dynamic one
 
@@ -55,8 +55,8 @@ def contracts(config: DrafterConfig) -> tuple[GraphContract, ...]:
 
 
 def candidates(config: DrafterConfig) -> int:
-    """S: candidates of a draft."""
-    return min(SHORTLIST, config.draft_vocabulary_size)
+    """S: candidates of a draft, at any temperature."""
+    return min(LIKELIEST, config.draft_vocabulary_size)
 
 
 def _lent(config: DrafterConfig) -> tuple[Port, ...]:

@@ -15,6 +15,7 @@ from torch.func import functional_call
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.drafting import shortlist
 from python_backend.drafters.layers import Attention, KeysValues
+from python_backend.drafters.pick import LIKELIEST
 from python_backend.drafters.recurrent import RecurrentDrafter, State
 from trtllm_engines.drafter_contract import LENT, GraphContract, contracts
 
@@ -82,7 +83,7 @@ class Block(nn.Module):
         slots = network.slots(depth)
         every = torch.ones(1, slots, slots, dtype=torch.bool, device=anchor.device)
         hidden = network.block(anchor, length, depth, over(cache, length, every)).transpose(0, 1)
-        best = shortlist(network.base_logits(hidden.flatten(0, 1)))
+        best = shortlist(network.base_logits(hidden.flatten(0, 1)), LIKELIEST)
         candidate, base = (tensor.unflatten(0, (depth, -1)) for tensor in best)
         return hidden, network.draft_ids[candidate], candidate, base
 
@@ -167,7 +168,7 @@ class Kept:
 
 
 def finish(network: RecurrentDrafter, state: State, rows: KeysValues) -> tuple[Tensor, ...]:
-    best = shortlist(network.base_logits(state.output))
+    best = shortlist(network.base_logits(state.output), LIKELIEST)
     return state.carried, network.draft_ids[best.candidate], best.logits, *rows
 
 

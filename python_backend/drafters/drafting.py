@@ -1,7 +1,6 @@
 """From hidden states to drafts: the walk through a chain, the same when serving and when measuring.
 
-At temperature 0 a drafter takes its first choice. Above, it races with the target's own noise (`sampling.noise`), so it
-agrees with the target as often as their distributions resemble each other.
+What is chosen among the candidates of a draft is `pick`'s business.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.layers import Attention
+from python_backend.drafters.pick import LIKELIEST, Pick
 from python_backend.drafters.recurrent import RecurrentDrafter, State
-
-SHORTLIST = 32  # candidates of a draft; a head that walks through a block looks at no others
 
 
 class Shortlist(NamedTuple):
@@ -26,42 +24,42 @@ class Shortlist(NamedTuple):
     logits: Tensor  # [N, S]
 
 
-Pick = Callable[[Tensor, Tensor, int], Tensor]  # (tokens [N, S], logits [N, S], draft number) -> column chosen [N]
 GoOn = Callable[[list[Tensor]], bool]  # probabilities [N] of each draft so far -> whether the next one can pay
 
 
 class Drafted(NamedTuple):
     tokens: Tensor  # [N, D]
-    probability: Tensor  # [N, D] among the candidates, before temperature
+    probability: Tensor  # [N, D] among the candidates, by the scores that they were chosen by
 
 
 def always(_: list[Tensor]) -> bool:
     return True
 
 
-def first_choice(_: Tensor, logits: Tensor, __: int) -> Tensor:
-    return logits.argmax(-1)
-
-
-def shortlist(logits: Tensor) -> Shortlist:
+def shortlist(logits: Tensor, candidates: int) -> Shortlist:
     """logits: [N, Vd]"""
-    best = logits.topk(min(SHORTLIST, logits.shape[-1]), dim=-1)
+    best = logits.topk(min(candidates, logits.shape[-1]), dim=-1)
     return Shortlist(best.indices, best.values)
 
 
 def walk_block(network: BlockDrafter, hidden: Tensor, anchor: Tensor, pick: Pick) -> Drafted:
     """Draft slot by slot. hidden: [N, D, hidden] of the slots; anchor: [N] tokens.
 
-    Candidates come from one product with the head for all slots; only they are scored anew once the draft before is
-    known. What that loses is measured in docs/drafters.md.
+    Candidates come from one product with the head for all slots; only those that may win are scored anew once the draft
+    before is known. What that loses is measured in docs/drafters.md.
     """
     n, depth, _ = hidden.shape
-    candidates = shortlist(network.base_logits(hidden.flatten(0, 1)))
-    index, base = candidates.candidate.view(n, depth, -1), candidates.logits.view(n, depth, -1)
+    best = shortlist(network.base_logits(hidden.flatten(0, 1)), pick.candidates)
+    index, base = best.candidate.view(n, depth, -1), best.logits.view(n, depth, -1)
+    noise = pick.noise(network.draft_ids[index], 0)
+    if pick.candidates > LIKELIEST:  # those that may win
+        kept = (base + noise).topk(min(LIKELIEST, base.shape[-1]), dim=-1).indices
+        index, base, noise = (values.gather(-1, kept) for values in (index, base, noise))
+    tokens = network.draft_ids[index]
     previous, drafts = anchor, []
     for k in range(depth):
         logits = network.rescore(hidden[:, k], previous, index[:, k], base[:, k])
-        drafts.append(_take(network.draft_ids[index[:, k]], logits, pick, k))
+        drafts.append(take(tokens[:, k], pick.scores(logits, noise[:, k])))
         previous = drafts[-1][0]
     return _stack(drafts)
 
@@ -82,8 +80,9 @@ def walk_recurrent(
     """
     drafts: list[tuple[Tensor, Tensor]] = []
     for k in range(depth):
-        candidates = shortlist(network.base_logits(state.output))
-        drafts.append(_take(network.draft_ids[candidates.candidate], candidates.logits, pick, k))
+        best = shortlist(network.base_logits(state.output), pick.candidates)
+        tokens = network.draft_ids[best.candidate]
+        drafts.append(take(tokens, pick.scores(best.logits, pick.noise(tokens[:, None], k)[:, 0])))
         if k + 1 < depth:
             if not go_on([probability for _, probability in drafts]):
                 break
@@ -93,9 +92,10 @@ def walk_recurrent(
     return _stack(drafts)
 
 
-def _take(tokens: Tensor, logits: Tensor, pick: Pick, number: int) -> tuple[Tensor, Tensor]:
-    column = pick(tokens, logits, number)[:, None]
-    probability = logits.softmax(-1).gather(-1, column)
+def take(tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+    """[N] the winners, and their probabilities. tokens, scores: [N, S]"""
+    column = scores.argmax(-1, keepdim=True)
+    probability = scores.softmax(-1).gather(-1, column)
     return tokens.gather(-1, column).squeeze(-1), probability.squeeze(-1)
 
 

@@ -1,41 +1,97 @@
-"""How served drafts are chosen: as the target will choose, with its noise, on the drafter's own distribution."""
+"""How drafts are chosen among their candidates: the likeliest, or as the target will choose, with its own noise.
+
+Above temperature 0 a drafter races with the noise of `sampling.noise` on its own distribution, so it agrees with the
+target as often as their distributions resemble each other.
+"""
 
 from __future__ import annotations
 
+from typing import Protocol
+
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from python_backend.drafters.drafting import Pick, first_choice
 from python_backend.protocol import Array
 from python_backend.sampling.noise import gumbel
 
+LIKELIEST = 32  # candidates of a draft at temperature 0
+RACING = 512  # above, for noise lifts tokens that are not among the likeliest (docs/drafters.md)
+
+
+class Pick(Protocol):
+    """Chooses for N sequences."""
+
+    candidates: int  # of each draft that are of use to it
+
+    def noise(self, tokens: Tensor, number: int) -> Tensor:
+        """[N, k, S] what is added to logits. tokens: candidates of the drafts `number`, `number` + 1, …"""
+        ...
+
+    def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
+        """[N, S] of which the highest wins; their softmax says how clearly. logits, noise: [N, S] of its candidates."""
+        ...
+
+
+class FirstChoice:
+    candidates = LIKELIEST
+
+    def noise(self, tokens: Tensor, number: int) -> Tensor:
+        return torch.zeros((1, tokens.shape[1], 1), device=tokens.device)
+
+    def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
+        return logits
+
+
+class Race:
+    """Sequences at temperature 0 take their first choice, as if they were alone. They, and those with top-k or top-p,
+    have the likeliest candidates only."""
+
+    candidates = RACING
+
+    def __init__(
+        self, temperature: Array, top_k: Array, top_p: Array, seed: Array, anchor: Array, vocabulary_size: int
+    ) -> None:
+        """All arrays [N]. anchor: position of each anchor."""
+        self.drawn, self.temperature = np.flatnonzero(temperature > 0), temperature
+        self.seed, self.anchor, self.vocabulary_size = seed, anchor, vocabulary_size
+        self.most = np.where(top_k > 0, top_k, np.iinfo(np.int32).max)
+        self.mass = np.where((top_p > 0) & (top_p < 1), top_p, np.inf)
+        bounded = np.isfinite(self.mass) | (top_k > 0)
+        self.bounded, self.wide = bool(bounded.any()), (temperature > 0) & ~bounded
+
+    def noise(self, tokens: Tensor, number: int) -> Tensor:
+        n, k, candidates = tokens.shape
+        noise: npt.NDArray[np.float32] = np.zeros((n, k, candidates), dtype=np.float32)
+        position = self.anchor[self.drawn, None] + 1 + number + np.arange(k)
+        raced = gumbel(
+            np.repeat(self.seed[self.drawn], k),
+            position.reshape(-1),
+            tokens.cpu().numpy()[self.drawn].reshape(-1, candidates),
+            self.vocabulary_size,
+        )
+        noise[self.drawn] = raced.reshape(-1, k, candidates) * self.temperature[self.drawn, None, None]
+        noise[~self.wide, :, LIKELIEST:] = -np.inf
+        return torch.from_numpy(noise).to(tokens.device)
+
+    def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
+        scores = logits.float() + noise
+        return scores.masked_fill(~self._support(logits), -torch.inf) if self.bounded else scores
+
+    def _support(self, logits: Tensor) -> Tensor:
+        """[N, S] candidates that top-k and top-p leave; the mass of tokens that are no candidates is taken as none."""
+        most, mass, heat = (
+            torch.from_numpy(values)[:, None].to(logits.device) for values in (self.most, self.mass, self.temperature)
+        )
+        ordered, order = logits.float().sort(dim=-1, descending=True)
+        share = (ordered / torch.where(heat > 0, heat, 1)).softmax(-1)
+        kept = (torch.arange(logits.shape[1], device=logits.device) < most) & (share.cumsum(-1) - share < mass)
+        return torch.zeros_like(kept).scatter(-1, order, kept)
+
 
 def pick_for(temperature: Array, top_k: Array, top_p: Array, seed: Array, anchor: Array, vocabulary_size: int) -> Pick:
-    """Chooses among the candidates of N sequences. All arrays [N]; anchor: position of each anchor."""
-    drawn = temperature > 0
-    if not drawn.any():
-        return first_choice
-    rows = torch.from_numpy(np.flatnonzero(drawn))
-    heat = torch.from_numpy(temperature[drawn])[:, None]
-    most = torch.from_numpy(np.where(top_k[drawn] > 0, top_k[drawn], np.iinfo(np.int32).max))[:, None]
-    mass = torch.from_numpy(np.where((top_p[drawn] > 0) & (top_p[drawn] < 1), top_p[drawn], 2.0))[:, None]
-
-    def pick(tokens: Tensor, logits: Tensor, number: int) -> Tensor:
-        choice = logits.argmax(-1)
-        mine = rows.to(logits.device)
-        noise = gumbel(seed[drawn], anchor[drawn] + 1 + number, tokens[mine].cpu().numpy(), vocabulary_size)
-        scaled = logits[mine].float().cpu() / heat
-        scaled = scaled.masked_fill(~_support(scaled, most, mass), float("-inf"))
-        choice[mine] = (scaled + torch.from_numpy(noise)).argmax(-1).to(choice.device)
-        return choice
-
-    return pick
-
-
-def _support(logits: Tensor, most: Tensor, mass: Tensor) -> Tensor:
-    """[N, S] candidates that top-k and top-p leave; the mass of tokens that are no candidates is taken as none."""
-    ordered, order = logits.sort(dim=-1, descending=True)
-    share = ordered.softmax(-1)
-    kept = (torch.arange(logits.shape[1]) < most) & (share.cumsum(-1) - share < mass)
-    return torch.zeros_like(kept).scatter(-1, order, kept)
+    """Chooses as requests ask. All arrays [N]; anchor: position of each anchor."""
+    if not (temperature > 0).any():
+        return FirstChoice()
+    return Race(temperature, top_k, top_p, seed, anchor, vocabulary_size)

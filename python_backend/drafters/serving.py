@@ -13,8 +13,9 @@ from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.context import Context
-from python_backend.drafters.drafting import Drafted, GoOn, Pick, always, walk_block, walk_recurrent
+from python_backend.drafters.drafting import Drafted, GoOn, always, walk_block, walk_recurrent
 from python_backend.drafters.layers import KeysValues
+from python_backend.drafters.pick import Pick
 from python_backend.drafters.recurrent import RecurrentDrafter, State
 from python_backend.protocol import Array, ProtocolError, row_starts
 

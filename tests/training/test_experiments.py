@@ -39,7 +39,9 @@ def test_comparisons_are_between_runs_of_the_list():
 
 def test_a_table_gives_mean_and_spread_of_the_seeds(tmp_path):
     for seed, length in enumerate((1.5, 1.7)):
-        (tmp_path / f"mtp-no-ttt-{seed}.json").write_text(json.dumps(card(length, [0.5, 0.2])))
+        folder = tmp_path / f"mtp-no-ttt-{seed}"
+        folder.mkdir()
+        (folder / "card.json").write_text(json.dumps(card(length, [0.5, 0.2])))
     console = Console(width=200, record=True, file=io.StringIO())
     console.print(compare("Test", read_results(tmp_path)))
     text = console.export_text()

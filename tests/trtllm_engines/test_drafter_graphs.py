@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.context import Context
-from python_backend.drafters.drafting import first_choice
+from python_backend.drafters.pick import FirstChoice
 from python_backend.drafters.serving import Append, BlockServing, RecurrentServing
 from python_backend.drafters.weights import load, save
 from python_backend.engines.checkpoint import weights_sha256
@@ -56,7 +56,7 @@ def check_against_serving(network: Any, run: Graphs) -> None:
         with torch.inference_mode():
             serving.append(Append(slot, past, count, features, following))
             theirs.stored[slot] += count
-            expected = serving.draft(slot, anchor, network.config.depth, first_choice)
+            expected = serving.draft(slot, anchor, network.config.depth, FirstChoice())
         steps.append(count, features, following)
         assert torch.equal(steps.draft(anchor), expected.tokens)
         for i, length in enumerate(theirs.stored[slot]):

@@ -15,8 +15,9 @@ from torch import Tensor
 
 from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.context import Context
-from python_backend.drafters.drafting import Drafted, GoOn, Pick, always
+from python_backend.drafters.drafting import Drafted, GoOn, always
 from python_backend.drafters.layers import KeysValues
+from python_backend.drafters.pick import Pick
 from python_backend.drafters.serving import Append
 from python_backend.protocol import Array, ProtocolError, row_starts
 from trtllm_engines.pin import CHUNK, LONG_CHUNK
@@ -74,13 +75,14 @@ class BlockEngines:
         begin = self.context.stored[slot]
         held = held_context(self.context, slot, int(begin.max()))
         block = self.run("block", anchor=anchor, length=self.context.tensor(begin), **held)
+        noise = pick.noise(block["token"].transpose(0, 1), 0)
         previous, chosen = anchor, Chosen()
         for k in range(depth):
             draft = {name: block[name][k] for name in ("hidden", "candidate", "base")}
             logits = draft["base"]
             if "rescore" in self.run:
                 logits = self.run("rescore", previous=previous, **draft)["logits"]
-            previous = chosen.take(block["token"][k], logits, pick)
+            previous = chosen.take(block["token"][k], pick.scores(logits, noise[:, k]))
         return chosen.drafted()
 
 
@@ -120,7 +122,8 @@ class RecurrentEngines:
         sequence, length = torch.arange(len(slot), device=anchor.device), self.context.tensor(begin)
         chosen = Chosen()
         for k in range(depth):
-            drafted = chosen.take(state["token"], state["logits"], pick)
+            noise = pick.noise(state["token"][:, None], k)[:, 0]
+            drafted = chosen.take(state["token"], pick.scores(state["logits"], noise))
             if k + 1 < depth:
                 state = self.run("step", carried=state["next_carried"], drafted=drafted, length=length, **held)
                 held["keys_0"][sequence, :, length] = state["new_keys"][:, 0]
@@ -154,20 +157,20 @@ class Chosen:
     def __init__(self) -> None:
         self._columns: list[Tensor] = []
         self._tokens: list[Tensor] = []
-        self._logits: list[Tensor] = []
+        self._scores: list[Tensor] = []
 
-    def take(self, tokens: Tensor, logits: Tensor, pick: Pick) -> Tensor:
-        """[n] tokens of the next draft, among candidates [n, S]."""
-        column = pick(tokens, logits, len(self._columns))[:, None]
+    def take(self, tokens: Tensor, scores: Tensor) -> Tensor:
+        """[n] tokens of the next draft: the winners among candidates [n, S]."""
+        column = scores.argmax(-1, keepdim=True)
         chosen = tokens.gather(-1, column)
         self._columns.append(column)
         self._tokens.append(chosen)
-        self._logits.append(logits)
+        self._scores.append(scores)
         return chosen.squeeze(-1)
 
     def drafted(self) -> Drafted:
         """All of them; how sure each was is worked out for all drafts at once."""
-        probability = torch.stack(self._logits, 1).softmax(-1).gather(-1, torch.stack(self._columns, 1))
+        probability = torch.stack(self._scores, 1).softmax(-1).gather(-1, torch.stack(self._columns, 1))
         return Drafted(torch.cat(self._tokens, 1), probability.squeeze(-1))
 
 

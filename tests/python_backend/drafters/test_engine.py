@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from python_backend.drafters import weights
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.drafters.pick import pick_for
 from python_backend.engines.checkpoint import CheckpointError, weights_sha256
 from python_backend.protocol import NO_TOKEN, DrafterStep, ProtocolError, Release
 from tests.checkpoints import save_tiny
@@ -164,23 +163,6 @@ def test_drafts_at_a_temperature_race_with_the_noise_of_their_own_request(folder
     for i in (1, 2):
         alone = drafter.step(step_of(texts[i : i + 1], [4], [0], [9], **{n: v[i : i + 1] for n, v in sampling.items()}))
         assert alone.draft_ids[0].tolist() == together.draft_ids[i].tolist()
-
-
-def test_top_k_and_top_p_bound_what_is_drafted():
-    logits = torch.tensor([[2.0, 1.0, 0.0, -9.0]]).expand(400, 4)
-    tokens = torch.arange(4).expand(400, 4)
-    ones = np.ones(400, dtype=np.float32)
-
-    def chosen(top_k, top_p):
-        pick = pick_for(
-            ones, (ones * top_k).astype(np.int32), ones * top_p, np.zeros(400, np.uint64), np.arange(400), 64
-        )
-        return set(pick(tokens, logits, 0).tolist())
-
-    assert chosen(0, 0) == {0, 1, 2}
-    assert chosen(2, 0) == {0, 1}
-    assert chosen(0, 0.6) == {0}
-    assert chosen(0, 0.7) == {0, 1}
 
 
 def test_a_sequence_without_an_anchor_is_appended_and_not_drafted_for(folders, checkpoint):
