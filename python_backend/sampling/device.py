@@ -16,7 +16,7 @@ from torch import Tensor
 from python_backend.protocol import NO_TOKEN, Array, TargetStep, row_starts
 from python_backend.rows import row_owners
 from python_backend.sampling import device_processors as processors
-from python_backend.sampling.device_noise import Keys, race
+from python_backend.sampling.device_noise import keys_of, race
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.verify import Acceptance, Rows, decided_rows, logit_rows, needs_processing
 
@@ -72,9 +72,8 @@ def choose(step: TargetStep, rows: Rows, logits: Tensor, history: TokenHistory) 
     drawn = np.flatnonzero(step.temperature[rows.sequence] > 0)
     if len(drawn):
         seed = step.seed[rows.sequence[drawn]]
-        words = (seed & np.uint64(0xFFFFFFFF), seed >> np.uint64(32), rows.position[drawn])
         index = _tensor(drawn, logits)
-        tokens[index] = race(logits[index], Keys(*(_tensor(w.astype(np.int64), logits) for w in words)))
+        tokens[index] = race(logits[index], keys_of(seed, rows.position[drawn], logits.device))
     return tokens
 
 

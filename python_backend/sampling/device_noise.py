@@ -6,8 +6,10 @@ leaves all 64 of its bits right.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -29,6 +31,12 @@ class Keys(NamedTuple):
 
     def rows(self, index: Tensor) -> Keys:
         return Keys(self.low[index], self.high[index], self.position[index])
+
+
+def keys_of(seed: npt.NDArray[np.uint64], position: npt.NDArray[Any], device: torch.device | str) -> Keys:
+    """Of N rows, on a device. seed, position: [N] on the host."""
+    words = (seed & np.uint64(WORD), seed >> np.uint64(32), position)
+    return Keys(*(torch.from_numpy(w.astype(np.int64)).to(device, non_blocking=True) for w in words))
 
 
 def philox(counter: tuple[Tensor | int, ...], key: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -54,7 +62,7 @@ def race(logits: Tensor, keys: Keys) -> Tensor:
         padded[:, :vocabulary] = logits
     padded = padded.view(rows, blocks, BLOCK)
 
-    arrival, owner = _first_arrivals(keys, blocks, vocabulary)
+    arrival, owner = _first_arrivals(keys, torch.arange(blocks, device=logits.device)[None], vocabulary)
     gumbel = -arrival.log()
     owner_score = padded.gather(2, owner[:, :, None])[:, :, 0] + gumbel
     bound = padded.amax(dim=2) + gumbel  # no member of the block scores higher
@@ -67,12 +75,18 @@ def race(logits: Tensor, keys: Keys) -> Tensor:
     return token.new_full((rows,), vocabulary).scatter_reduce_(0, row, token, "amin")
 
 
-def _first_arrivals(keys: Keys, blocks: int, vocabulary: int) -> tuple[Tensor, Tensor]:
-    """[N, blocks] time of the first arrival in each block, and which member it is."""
-    block = torch.arange(blocks, device=keys.low.device)[None]
+def gumbel(tokens: Tensor, keys: Keys, vocabulary: int) -> Tensor:
+    """[N, S] float64, the noise of some tokens of each row, as `race` has it. tokens: [N, S]."""
+    arrival, owner = _first_arrivals(keys, tokens // BLOCK, vocabulary)
+    words = philox((tokens // 4, keys.position[:, None], _MEMBER, 0), (keys.low[:, None], keys.high[:, None]))
+    own = torch.stack(words, dim=2).gather(2, (tokens % 4)[:, :, None])[:, :, 0]
+    return -torch.where(owner == tokens % BLOCK, arrival, arrival + _exponential(own)).log()
+
+
+def _first_arrivals(keys: Keys, block: Tensor, vocabulary: int) -> tuple[Tensor, Tensor]:
+    """Time of the first arrival in each block, and which member it is. block: [N or 1, M] indices."""
     words = philox((block, keys.position[:, None], _ARRIVAL, 0), (keys.low[:, None], keys.high[:, None]))
-    size = torch.full_like(block, BLOCK)
-    size[0, -1] = vocabulary - (blocks - 1) * BLOCK
+    size = (vocabulary - block * BLOCK).clamp_max(BLOCK)
     return _exponential(words[0]) / size, words[1] * size >> 32
 
 

@@ -13,8 +13,7 @@ ROWS, VOCABULARY = 64, 49152
 def random_keys(device: str) -> tuple[np.ndarray, np.ndarray, device_noise.Keys]:
     rng = np.random.default_rng(0)
     seed, position = rng.integers(0, 2**64, ROWS, dtype=np.uint64), rng.integers(0, 2**20, ROWS)
-    words = ((seed & np.uint64(2**32 - 1)).astype(np.int64), (seed >> np.uint64(32)).astype(np.int64), position)
-    return seed, position, device_noise.Keys(*(torch.from_numpy(w).to(device) for w in words))
+    return seed, position, device_noise.keys_of(seed, position, device)
 
 
 def test_philox_gives_the_words_of_the_host_to_the_bit(device):
@@ -44,3 +43,12 @@ def test_every_race_has_the_winner_of_the_host(device):
         logits[:, rng.random(VOCABULARY) < 0.3] = -np.inf
         actual = device_noise.race(torch.from_numpy(logits).to(device), keys)
         assert actual.tolist() == noise.race(logits, seed, position).tolist()
+
+
+def test_the_noise_of_candidates_is_that_of_the_host(device):
+    seed, position, keys = random_keys(device)
+    tokens = np.random.default_rng(4).integers(0, VOCABULARY, (ROWS, 512))
+    actual = device_noise.gumbel(torch.from_numpy(tokens).to(device), keys, VOCABULARY)
+    np.testing.assert_allclose(
+        actual.cpu().numpy(), noise.gumbel(seed, position, tokens, VOCABULARY), rtol=1e-9, atol=1e-12
+    )

@@ -59,7 +59,15 @@ def test_the_race_has_the_winners_of_the_host(rows, vocabulary, spread, holes, d
     logits[(rng.random((rows, vocabulary)) < holes) & ~spared] = -np.inf
     seed = rng.integers(0, 2**64, rows, dtype=np.uint64)
     position = rng.integers(0, 2**20, rows)
-    halves = [(seed & np.uint64(2**32 - 1)).astype(np.int64), (seed >> np.uint64(32)).astype(np.int64), position]
-    keys = device_noise.Keys(*(torch.from_numpy(h) for h in halves))
-    actual = device_noise.race(torch.from_numpy(logits), keys)
+    actual = device_noise.race(torch.from_numpy(logits), device_noise.keys_of(seed, position, "cpu"))
     assert actual.tolist() == noise.race(logits, seed, position).tolist()
+
+
+def test_the_noise_of_some_tokens_is_that_of_the_host():
+    rng = np.random.default_rng(5)
+    vocabulary = 5 * BLOCK + 7
+    seed, position = rng.integers(0, 2**64, 6, dtype=np.uint64), rng.integers(0, 2**20, 6)
+    tokens = rng.integers(0, vocabulary, (6, 50))
+    tokens[:, 0] = vocabulary - 1
+    actual = device_noise.gumbel(torch.from_numpy(tokens), device_noise.keys_of(seed, position, "cpu"), vocabulary)
+    np.testing.assert_allclose(actual.numpy(), noise.gumbel(seed, position, tokens, vocabulary), rtol=1e-12, atol=1e-12)
