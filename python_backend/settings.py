@@ -90,7 +90,7 @@ class DrafterSettings(Section):
         0.2,
         ge=0,
         lt=1,
-        description="MTP and EAGLE-3, on a CPU: a chain less likely than this to be accepted so far goes no further",
+        description="of a network, on a CPU: a chain less likely than this to be accepted so far goes no further",
     )
     max_ngram: int = Field(4, ge=1, le=16, description="longest n-gram that prompt lookup searches")
     min_ngram: int = Field(1, ge=1, description="shortest one")

@@ -37,10 +37,8 @@ class NoisyPick(FirstChoice):
         self._fields: dict[int, npt.NDArray[np.float32]] = {}
 
     def noise(self, tokens: Tensor, number: int) -> Tensor:
-        anchors, drafts = tokens.shape[:2]
-        fields = [self._field(self.first_position + 1 + number + i) for i in range(anchors + drafts - 1)]
-        chosen = tokens.cpu().numpy()
-        noise = [[fields[i + k][chosen[i, k]] for k in range(drafts)] for i in range(anchors)]
+        first = self.first_position + 1 + number
+        noise = [self._field(first + i)[row] for i, row in enumerate(tokens.cpu().numpy())]
         return torch.from_numpy(np.array(noise)).to(tokens.device)
 
     def scores(self, logits: Tensor, noise: Tensor) -> Tensor:

@@ -4,10 +4,10 @@ n sequences, each with `length` rows of context, of which a graph is handed `con
 `length` is never looked at. D drafts, S candidates of a draft.
 
     block drafters      context   features of committed rows -> their keys and values, a layer each
-                        block     anchor and context -> candidates of D drafts
-                        rescore   one draft's candidates, once the draft before it is known: DFly's correction, which
-                                  reads the hidden state and both embeddings, or DSpark's Markov head, which reads
-                                  neither
+                        block     anchor and context -> candidates of D drafts; where each depends on the draft before
+                                  it, only what `follow` needs of each
+                        follow    that, and the draft before -> candidates: DFly corrects the hidden state, DSpark adds
+                                  a Markov term to the logits
     recurrent drafters  append    committed rows with the token after each -> keys and values, state, candidates
                         step      the state joined with a drafted token -> the same, one row a sequence
 
@@ -20,8 +20,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from python_backend.drafters.config import DrafterConfig
-from python_backend.drafters.pick import LIKELIEST
+from python_backend.drafters.config import DrafterConfig, Head
+from python_backend.drafters.pick import RACING
 
 Dimension = int | str  # a fixed size, or the name of a dynamic one
 
@@ -51,17 +51,28 @@ def contracts(config: DrafterConfig) -> tuple[GraphContract, ...]:
     if not config.is_block:
         return _append(config), _step(config)
     head = config.block_parts.head
-    return (_context(config), _block(config), *((_rescore(config, head == "correction"),) if head != "none" else ()))
+    return _context(config), _block(config, head), *(() if head == "none" else (_follow(config, head),))
 
 
 def candidates(config: DrafterConfig) -> int:
-    """S: candidates of a draft, at any temperature."""
-    return min(LIKELIEST, config.draft_vocabulary_size)
+    """S: candidates of a draft, best first; all that a `Pick` may ask for."""
+    return min(RACING, config.draft_vocabulary_size)
 
 
-def _lent(config: DrafterConfig) -> tuple[Port, ...]:
-    sizes = (config.vocabulary_size, config.draft_vocabulary_size)
-    return tuple(Port(name, (size, config.hidden_size)) for name, size in zip(LENT, sizes, strict=True))
+def lent_inputs(contract: GraphContract) -> tuple[str, ...]:
+    """Those of its inputs that the target lends, its last ones."""
+    return tuple(port.name for port in contract.inputs if port.name in LENT)
+
+
+def _lent(config: DrafterConfig, *names: str) -> tuple[Port, ...]:
+    """All, or those named."""
+    sizes = {"embedding": config.vocabulary_size, "head": config.draft_vocabulary_size}
+    return tuple(Port(name, (sizes[name], config.hidden_size)) for name in names or LENT)
+
+
+def _candidates(config: DrafterConfig, *leading: Dimension) -> tuple[Port, ...]:
+    shape = (*leading, candidates(config))
+    return Port("token", shape, True), Port("logits", shape)
 
 
 def _context(config: DrafterConfig) -> GraphContract:
@@ -73,31 +84,30 @@ def _context(config: DrafterConfig) -> GraphContract:
     )
 
 
-def _block(config: DrafterConfig) -> GraphContract:
-    draft = (config.depth, SEQUENCES, candidates(config))
+def _block(config: DrafterConfig, head: Head) -> GraphContract:
+    waiting = {
+        "correction": Port("hidden", (config.depth, SEQUENCES, config.hidden_size)),
+        "markov": Port("base", (config.depth, SEQUENCES, config.draft_vocabulary_size)),
+    }
     return GraphContract(
         "block",
         (
             Port("anchor", (SEQUENCES,), True),
             Port("length", (SEQUENCES,), True),
             *_cache(config.layers, _held(config)),
-            *_lent(config),
+            *_lent(config, *(("embedding",) if head == "correction" else LENT)),
         ),
-        (
-            Port("hidden", (config.depth, SEQUENCES, config.hidden_size)),
-            Port("token", draft, True),
-            Port("candidate", draft, True),
-            Port("base", draft),
-        ),
+        _candidates(config, config.depth, SEQUENCES) if head == "none" else (waiting[head],),
     )
 
 
-def _rescore(config: DrafterConfig, corrects: bool) -> GraphContract:
-    draft = (SEQUENCES, candidates(config))
-    own = (Port("previous", (SEQUENCES,), True), Port("candidate", draft, True), Port("base", draft))
-    hidden = Port("hidden", (SEQUENCES, config.hidden_size))
-    inputs = (hidden, *own, *_lent(config)) if corrects else own
-    return GraphContract("rescore", inputs, (Port("logits", draft),))
+def _follow(config: DrafterConfig, head: Head) -> GraphContract:
+    previous = Port("previous", (SEQUENCES,), True)
+    if head == "correction":
+        inputs = (Port("hidden", (SEQUENCES, config.hidden_size)), previous, *_lent(config))
+    else:
+        inputs = (Port("base", (SEQUENCES, config.draft_vocabulary_size)), previous)
+    return GraphContract("follow", inputs, _candidates(config, SEQUENCES))
 
 
 def _append(config: DrafterConfig) -> GraphContract:

@@ -15,9 +15,9 @@ from torch.func import functional_call
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.drafting import shortlist
 from python_backend.drafters.layers import Attention, KeysValues
-from python_backend.drafters.pick import LIKELIEST
+from python_backend.drafters.pick import RACING
 from python_backend.drafters.recurrent import RecurrentDrafter, State
-from trtllm_engines.drafter_contract import LENT, GraphContract, contracts
+from trtllm_engines.drafter_contract import GraphContract, contracts, lent_inputs
 
 Network = BlockDrafter | RecurrentDrafter
 
@@ -38,27 +38,22 @@ def graphs(network: Network) -> list[Graph]:
     return [Graph(contract, _module(contract, network)) for contract in contracts(network.config)]
 
 
-def borrows(contract: GraphContract) -> bool:
-    """Whether embedding and head are its last two inputs."""
-    return tuple(port.name for port in contract.inputs[-2:]) == LENT
-
-
 def _module(contract: GraphContract, network: Network) -> nn.Module:
-    module = MODULES[contract.name](network)
-    return Lent(module) if borrows(contract) else module
+    module, lent = MODULES[contract.name](network), lent_inputs(contract)
+    return Lent(module, lent) if lent else module
 
 
 class Lent(nn.Module):
-    """A graph whose network gets embedding and head as its last two inputs."""
+    """A graph whose network gets tensors of the target as its last inputs."""
 
-    def __init__(self, inner: nn.Module) -> None:
+    def __init__(self, inner: nn.Module, names: tuple[str, ...]) -> None:
         super().__init__()
-        self.inner = inner
+        self.inner, self.names = inner, names
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        *own, embedding, head = inputs
-        lent = {"network.embedding": embedding, "network.head": head}
-        return functional_call(self.inner, lent, tuple(own))
+        own, lent = inputs[: -len(self.names)], inputs[-len(self.names) :]
+        named = {f"network.{name}": tensor for name, tensor in zip(self.names, lent, strict=True)}
+        return functional_call(self.inner, named, own)
 
 
 class ContextRows(nn.Module):
@@ -76,28 +71,29 @@ class Block(nn.Module):
         super().__init__()
         self.network = network
 
-    def forward(self, anchor: Tensor, length: Tensor, *cache: Tensor) -> tuple[Tensor, ...]:
-        """anchor: [n] tokens, each right after its context. Returns hidden [D, n, hidden], tokens, draft indices and
-        logits of the candidates [D, n, S]."""
+    def forward(self, anchor: Tensor, length: Tensor, *cache: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """anchor: [n] tokens, each right after its context. Returns hidden states [D, n, hidden] to correct, logits
+        [D, n, Vd] that lack their Markov term, or tokens and logits of the candidates [D, n, S]."""
         network, depth = self.network, self.network.config.depth
         slots = network.slots(depth)
         every = torch.ones(1, slots, slots, dtype=torch.bool, device=anchor.device)
         hidden = network.block(anchor, length, depth, over(cache, length, every)).transpose(0, 1)
-        best = shortlist(network.base_logits(hidden.flatten(0, 1)), LIKELIEST)
-        candidate, base = (tensor.unflatten(0, (depth, -1)) for tensor in best)
-        return hidden, network.draft_ids[candidate], candidate, base
+        if network.correction is not None:
+            return hidden
+        logits = network.base_logits(hidden)
+        return logits if network.markov is not None else candidates(network, logits)
 
 
 class Correct(nn.Module):
-    """One draft's candidates by the hidden state that the draft before it corrects."""
+    """One draft's candidates, once the draft before it can correct its hidden state."""
 
     def __init__(self, network: BlockDrafter) -> None:
         super().__init__()
         self.network = network
 
-    def forward(self, hidden: Tensor, previous: Tensor, candidate: Tensor, base: Tensor) -> Tensor:
-        """[n, S] logits. hidden: [n, hidden] of the slot; previous: [n] the token before it."""
-        return self.network.rescore(hidden, previous, candidate, base)
+    def forward(self, hidden: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
+        """Tokens and logits [n, S]. hidden: [n, hidden] of the slot; previous: [n] the token before it."""
+        return candidates(self.network, self.network.base_logits(self.network.correct(hidden, previous)))
 
 
 class Chain(nn.Module):
@@ -109,16 +105,22 @@ class Chain(nn.Module):
     def __init__(self, network: BlockDrafter) -> None:
         super().__init__()
         assert network.markov is not None
-        self.markov = network.markov
+        self.network, self.markov = network, network.markov
         self.register_buffer("index", network.to_index(torch.arange(network.config.vocabulary_size)), persistent=False)
 
-    def forward(self, previous: Tensor, candidate: Tensor, base: Tensor) -> Tensor:
-        """[n, S] logits. previous: [n] the token before."""
-        return base + self.markov.at(self.index[previous], candidate)
+    def forward(self, base: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
+        """Tokens and logits [n, S]. base: [n, Vd]; previous: [n] the token before."""
+        return candidates(self.network, base + self.markov(self.index[previous]))
 
 
-def rescoring(network: BlockDrafter) -> nn.Module:
+def following(network: BlockDrafter) -> nn.Module:
     return Chain(network) if network.markov is not None else Correct(network)
+
+
+def candidates(network: Network, logits: Tensor) -> tuple[Tensor, Tensor]:
+    """Tokens and logits [..., S]."""
+    best = shortlist(logits, RACING)
+    return network.draft_ids[best.candidate], best.logits
 
 
 class Append(nn.Module):
@@ -168,8 +170,7 @@ class Kept:
 
 
 def finish(network: RecurrentDrafter, state: State, rows: KeysValues) -> tuple[Tensor, ...]:
-    best = shortlist(network.base_logits(state.output), LIKELIEST)
-    return state.carried, network.draft_ids[best.candidate], best.logits, *rows
+    return state.carried, *candidates(network, network.base_logits(state.output)), *rows
 
 
 def over(cache: Sequence[Tensor], length: Tensor, visible: Tensor) -> Attention:
@@ -201,7 +202,7 @@ def over(cache: Sequence[Tensor], length: Tensor, visible: Tensor) -> Attention:
 MODULES: dict[str, Callable[..., nn.Module]] = {
     "context": ContextRows,
     "block": Block,
-    "rescore": rescoring,
+    "follow": following,
     "append": Append,
     "step": Step,
 }

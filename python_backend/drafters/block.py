@@ -70,20 +70,11 @@ class BlockDrafter(DraftNetwork):
         return hidden if self.correction is None else self.correction(hidden, self.embedding[previous])
 
     def logits(self, hidden: Tensor, previous: Tensor) -> Tensor:
-        logits = self.base_logits(hidden)
+        return self.after(self.base_logits(hidden), previous)
+
+    def after(self, logits: Tensor, previous: Tensor) -> Tensor:
+        """[..., Vd] with the Markov term of the token before, where there is one."""
         return logits if self.markov is None else logits + self.markov(self.to_index(previous))
-
-    def rescore(self, hidden: Tensor, previous: Tensor, index: Tensor, base: Tensor) -> Tensor:
-        """[N, S] logits of candidates once the token before is known.
-
-        hidden: [N, hidden] of the slot. index: [N, S] draft indices; base: [N, S] their logits without that.
-        """
-        if self.correction is not None:
-            change = self.correct(hidden, previous) - hidden
-            base = base + torch.einsum("nsh,nh->ns", self.head[index], change)
-        if self.markov is not None:
-            base = base + self.markov.at(self.to_index(previous), index)
-        return base
 
 
 class Correction(nn.Module):
@@ -115,11 +106,4 @@ class Markov(nn.Module):
 
     def forward(self, previous: Tensor) -> Tensor:
         """previous: [...] draft indices, -1 for tokens that cannot be drafted. Returns [..., Vd]."""
-        return self.columns(self._row(previous))
-
-    def at(self, previous: Tensor, index: Tensor) -> Tensor:
-        """The same for candidates alone. previous: [N]; index: [N, S]. Returns [N, S]."""
-        return torch.einsum("nsr,nr->ns", self.columns.weight[index], self._row(previous))
-
-    def _row(self, previous: Tensor) -> Tensor:
-        return self.rows(torch.where(previous < 0, len(self.rows.weight) - 1, previous))
+        return self.columns(self.rows(torch.where(previous < 0, len(self.rows.weight) - 1, previous)))

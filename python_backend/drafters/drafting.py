@@ -13,7 +13,7 @@ from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.layers import Attention
-from python_backend.drafters.pick import LIKELIEST, Pick
+from python_backend.drafters.pick import Pick
 from python_backend.drafters.recurrent import RecurrentDrafter, State
 
 
@@ -42,24 +42,22 @@ def shortlist(logits: Tensor, candidates: int) -> Shortlist:
     return Shortlist(best.indices, best.values)
 
 
-def walk_block(network: BlockDrafter, hidden: Tensor, anchor: Tensor, pick: Pick) -> Drafted:
-    """Draft slot by slot. hidden: [N, D, hidden] of the slots; anchor: [N] tokens.
+def walk_block(network: BlockDrafter, hidden: Tensor, anchor: Tensor, pick: Pick, go_on: GoOn = always) -> Drafted:
+    """Draft slot by slot, up to all of them. hidden: [N, D, hidden] of the slots; anchor: [N] tokens.
 
-    Candidates come from one product with the head for all slots; only those that may win are scored anew once the draft
-    before is known. What that loses is measured in docs/drafters.md.
+    A slot that is corrected by the draft before it has to wait for that draft with its product with the head. To score
+    the likeliest tokens of an earlier product alone is cheaper, and loses too much (docs/drafters.md).
     """
-    n, depth, _ = hidden.shape
-    best = shortlist(network.base_logits(hidden.flatten(0, 1)), pick.candidates)
-    index, base = best.candidate.view(n, depth, -1), best.logits.view(n, depth, -1)
-    noise = pick.noise(network.draft_ids[index], 0)
-    if pick.candidates > LIKELIEST:  # those that may win
-        kept = (base + noise).topk(min(LIKELIEST, base.shape[-1]), dim=-1).indices
-        index, base, noise = (values.gather(-1, kept) for values in (index, base, noise))
-    tokens = network.draft_ids[index]
+    base = network.base_logits(hidden) if network.correction is None else None
     previous, drafts = anchor, []
-    for k in range(depth):
-        logits = network.rescore(hidden[:, k], previous, index[:, k], base[:, k])
-        drafts.append(take(tokens[:, k], pick.scores(logits, noise[:, k])))
+    for k in range(hidden.shape[1]):
+        if base is None:
+            logits = network.base_logits(network.correct(hidden[:, k], previous))
+        else:
+            logits = network.after(base[:, k], previous)
+        drafts.append(choose(network.draft_ids, logits, pick, k))
+        if k + 1 == hidden.shape[1] or not go_on([probability for _, probability in drafts]):
+            break
         previous = drafts[-1][0]
     return _stack(drafts)
 
@@ -80,16 +78,20 @@ def walk_recurrent(
     """
     drafts: list[tuple[Tensor, Tensor]] = []
     for k in range(depth):
-        best = shortlist(network.base_logits(state.output), pick.candidates)
-        tokens = network.draft_ids[best.candidate]
-        drafts.append(take(tokens, pick.scores(best.logits, pick.noise(tokens[:, None], k)[:, 0])))
-        if k + 1 < depth:
-            if not go_on([probability for _, probability in drafts]):
-                break
-            token, position = drafts[-1][0][:, None], (anchor_position + k)[:, None]
-            following = network.run(state.carried[:, None], token, position, attention)
-            state = State(following.output[:, 0], following.carried[:, 0])
+        drafts.append(choose(network.draft_ids, network.base_logits(state.output), pick, k))
+        if k + 1 == depth or not go_on([probability for _, probability in drafts]):
+            break
+        token, position = drafts[-1][0][:, None], (anchor_position + k)[:, None]
+        following = network.run(state.carried[:, None], token, position, attention)
+        state = State(following.output[:, 0], following.carried[:, 0])
     return _stack(drafts)
+
+
+def choose(draft_ids: Tensor, logits: Tensor, pick: Pick, number: int) -> tuple[Tensor, Tensor]:
+    """[N] tokens of a draft, and their probabilities. draft_ids: [Vd]; logits: [N, Vd]; number: of the draft."""
+    best = shortlist(logits, pick.candidates)
+    tokens = draft_ids[best.candidate]
+    return take(tokens, pick.scores(best.logits, pick.noise(tokens, number)))
 
 
 def take(tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

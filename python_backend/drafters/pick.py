@@ -17,6 +17,7 @@ from python_backend.sampling import device_noise, noise
 
 LIKELIEST = 32  # candidates of a draft at temperature 0
 RACING = 512  # above, for noise lifts tokens that are not among the likeliest (docs/drafters.md)
+FEWEST = 128  # above, of each of several sequences: to find more costs more than it gains there
 
 
 class Pick(Protocol):
@@ -25,7 +26,7 @@ class Pick(Protocol):
     candidates: int  # of each draft that are of use to it
 
     def noise(self, tokens: Tensor, number: int) -> Tensor:
-        """[N, k, S] what is added to logits. tokens: candidates of the drafts `number`, `number` + 1, …"""
+        """[N, S] what is added to logits. tokens: [N, S] candidates of draft `number`, which follows as many others."""
         ...
 
     def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
@@ -37,7 +38,7 @@ class FirstChoice:
     candidates = LIKELIEST
 
     def noise(self, tokens: Tensor, number: int) -> Tensor:
-        return torch.zeros((1, tokens.shape[1], 1), device=tokens.device)
+        return torch.zeros((1, 1), device=tokens.device)
 
     def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
         return logits
@@ -47,13 +48,11 @@ class Race:
     """Sequences at temperature 0 take their first choice, as if they were alone. They, and those with top-k or top-p,
     have the likeliest candidates only."""
 
-    candidates = RACING
-
     def __init__(
         self, temperature: Array, top_k: Array, top_p: Array, seed: Array, anchor: Array, vocabulary_size: int
     ) -> None:
         """All arrays [N]. anchor: position of each anchor."""
-        self.temperature = temperature
+        self.temperature, self.candidates = temperature, max(FEWEST, RACING // len(temperature))
         self.seed, self.anchor, self.vocabulary_size = seed, anchor, vocabulary_size
         self.most = np.where(top_k > 0, top_k, np.iinfo(np.int32).max)
         self.mass = np.where((top_p > 0) & (top_p < 1), top_p, np.inf)
@@ -61,17 +60,15 @@ class Race:
         self.bounded, self.wide = bool(bounded.any()), (temperature > 0) & ~bounded
 
     def noise(self, tokens: Tensor, number: int) -> Tensor:
-        n, k, candidates = tokens.shape
-        seed = np.repeat(self.seed, k)
-        position = (self.anchor[:, None] + 1 + number + np.arange(k)).reshape(-1)
-        rows, device = tokens.reshape(-1, candidates), tokens.device
+        position, device = self.anchor + 1 + number, tokens.device
         if device.type == "cpu":  # where numpy is three times as fast as torch
-            gumbel = torch.from_numpy(noise.gumbel(seed, position, rows.numpy(), self.vocabulary_size))
+            gumbel = torch.from_numpy(noise.gumbel(self.seed, position, tokens.numpy(), self.vocabulary_size))
         else:
-            gumbel = device_noise.gumbel(rows, device_noise.keys_of(seed, position, device), self.vocabulary_size)
-        heat, wide = (torch.from_numpy(a)[:, None, None].to(device) for a in (self.temperature, self.wide))
-        scaled = gumbel.float().view(n, k, candidates) * heat
-        scaled[..., LIKELIEST:].masked_fill_(~wide, -torch.inf)
+            keys = device_noise.keys_of(self.seed, position, device)
+            gumbel = device_noise.gumbel(tokens, keys, self.vocabulary_size)
+        heat, wide = (torch.from_numpy(a)[:, None].to(device) for a in (self.temperature, self.wide))
+        scaled = gumbel.float() * heat
+        scaled[:, LIKELIEST:].masked_fill_(~wide, -torch.inf)
         return scaled
 
     def scores(self, logits: Tensor, noise: Tensor) -> Tensor:

@@ -57,6 +57,6 @@ def quantise(network: DraftNetwork) -> None:
         for name, child in list(module.named_children()):
             if isinstance(child, Norm):
                 setattr(module, name, LightNorm(child))
-            if isinstance(child, nn.Linear) and name not in RAW_INPUTS and not name.startswith("columns"):
+            if isinstance(child, nn.Linear) and name not in RAW_INPUTS:
                 setattr(module, name, Int8Linear(child.weight))
     network.head_product = Int8Linear(network.head)

@@ -47,7 +47,7 @@ class BlockServing:
             self.context.write(i, slot, position, rows)
 
     def draft(self, slot: Array, anchor: Tensor, depth: int, pick: Pick, go_on: GoOn = always) -> Drafted:
-        """anchor: [b] tokens, each right after its slot's context. A block is drafted at once."""
+        """anchor: [b] tokens, each right after its slot's context."""
         begin, rows = self.context.stored[slot], self.network.slots(depth)
         position = self.context.tensor(begin[:, None] + np.arange(rows))
         slots, seen = self.context.tensor(slot)[:, None], np.repeat(begin[:, None] + rows, rows, axis=1)
@@ -57,7 +57,7 @@ class BlockServing:
             return self.context.attend(layer, query, slot, seen)
 
         hidden = self.network.block(anchor, position[:, 0], depth, attention)
-        return walk_block(self.network, hidden, anchor, pick)
+        return walk_block(self.network, hidden, anchor, pick, go_on)
 
 
 class RecurrentServing:

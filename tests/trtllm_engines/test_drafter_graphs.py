@@ -17,16 +17,16 @@ from typer.testing import CliRunner
 
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.context import Context
-from python_backend.drafters.pick import FirstChoice
+from python_backend.drafters.pick import RACING, FirstChoice
 from python_backend.drafters.serving import Append, BlockServing, RecurrentServing
 from python_backend.drafters.weights import load, save
 from python_backend.engines.checkpoint import weights_sha256
 from tests.training.drafting import KINDS, VOCABULARY, toy_config, toy_network
 from tests.trtllm_engines.drafter_steps import TOLERANCE, BlockSteps, Graphs, RecurrentSteps, cache_of, dirty
 from trtllm_engines import build_drafter, export_drafter
-from trtllm_engines.drafter_contract import contracts
+from trtllm_engines.drafter_contract import contracts, lent_inputs
 from trtllm_engines.drafter_folder import DrafterFolder
-from trtllm_engines.drafter_graphs import borrows, graphs
+from trtllm_engines.drafter_graphs import graphs
 
 COUNTS = ((1, 5, 3), (4, 1, 2))  # rows that each of three sequences appends, in two steps
 Export = Callable[[str], Any]
@@ -164,13 +164,12 @@ def test_the_engines_share_embedding_and_head() -> None:
 
 def test_a_markov_graph_knows_every_token_and_borrows_nothing() -> None:
     network = toy_network("dspark").eval()
-    rescore = next(graph for graph in graphs(network) if graph.name == "rescore")
-    assert not borrows(rescore.contract)
+    follow = next(graph for graph in graphs(network) if graph.name == "follow")
+    assert not lent_inputs(follow.contract)
     everyone = torch.arange(VOCABULARY)
-    candidate = torch.arange(8).expand(VOCABULARY, 8)
-    base = torch.zeros(VOCABULARY, 8)
-    expected = network.rescore(torch.zeros(VOCABULARY, 32), everyone, candidate, base)
-    assert torch.equal(rescore.module(everyone, candidate, base), expected)
+    base = torch.zeros(VOCABULARY, len(network.draft_ids))
+    expected = network.after(base, everyone)
+    assert torch.equal(follow.module(base, everyone)[1], expected.topk(min(RACING, base.shape[1])).values)
     assert len(expected.unique(dim=0)) > VOCABULARY - 8  # tokens that cannot be drafted share a row
 
 
@@ -184,7 +183,7 @@ def test_the_program_writes_a_folder_that_engines_are_built_from(
     monkeypatch.setattr(export_drafter, "export", lambda graph, file, dtype: written.append((file.name, dtype)))
     result = run_program(tmp_path)
     assert result.exit_code == 0
-    assert written == [(f"{name}.onnx", torch.bfloat16) for name in ("context", "block", "rescore")]
+    assert written == [(f"{name}.onnx", torch.bfloat16) for name in ("context", "block", "follow")]
     beside = DrafterFolder.read(tmp_path / "onnx")
     assert (beside.config, beside.dtype, beside.calibration) == (network.config, "bfloat16", None)
     assert torch.equal(beside.draft_ids, network.draft_ids)

@@ -75,14 +75,12 @@ class BlockEngines:
         begin = self.context.stored[slot]
         held = held_context(self.context, slot, int(begin.max()))
         block = self.run("block", anchor=anchor, length=self.context.tensor(begin), **held)
-        noise = pick.noise(block["token"].transpose(0, 1), 0)
         previous, chosen = anchor, Chosen()
         for k in range(depth):
-            draft = {name: block[name][k] for name in ("hidden", "candidate", "base")}
-            logits = draft["base"]
-            if "rescore" in self.run:
-                logits = self.run("rescore", previous=previous, **draft)["logits"]
-            previous = chosen.take(block["token"][k], pick.scores(logits, noise[:, k]))
+            draft = {name: values[k] for name, values in block.items()}
+            if "follow" in self.run:
+                draft = self.run("follow", previous=previous, **draft)
+            previous = chosen.take(draft["token"], draft["logits"], pick)
         return chosen.drafted()
 
 
@@ -122,8 +120,7 @@ class RecurrentEngines:
         sequence, length = torch.arange(len(slot), device=anchor.device), self.context.tensor(begin)
         chosen = Chosen()
         for k in range(depth):
-            noise = pick.noise(state["token"][:, None], k)[:, 0]
-            drafted = chosen.take(state["token"], pick.scores(state["logits"], noise))
+            drafted = chosen.take(state["token"], state["logits"], pick)
             if k + 1 < depth:
                 state = self.run("step", carried=state["next_carried"], drafted=drafted, length=length, **held)
                 held["keys_0"][sequence, :, length] = state["new_keys"][:, 0]
@@ -159,8 +156,10 @@ class Chosen:
         self._tokens: list[Tensor] = []
         self._scores: list[Tensor] = []
 
-    def take(self, tokens: Tensor, scores: Tensor) -> Tensor:
-        """[n] tokens of the next draft: the winners among candidates [n, S]."""
+    def take(self, tokens: Tensor, logits: Tensor, pick: Pick) -> Tensor:
+        """[n] tokens of the next draft: the winners among candidates [n, S], best first."""
+        tokens, logits = tokens[:, : pick.candidates], logits[:, : pick.candidates]
+        scores = pick.scores(logits, pick.noise(tokens, len(self._columns)))
         column = scores.argmax(-1, keepdim=True)
         chosen = tokens.gather(-1, column)
         self._columns.append(column)

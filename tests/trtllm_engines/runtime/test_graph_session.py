@@ -28,15 +28,15 @@ ROOT = Path(trtllm_engines.__file__).parent
 
 WRONG_ENGINES = [
     ("block", {"rename": {"length": "lengths"}}, r"input 'length' \(block\) is missing; input 'lengths' int64 \[-1\]"),
-    ("block", {"drop": ["token"]}, r"output 'token' \(block\) is missing"),
+    ("block", {"drop": ["hidden"]}, r"output 'hidden' \(block\) is missing"),
     ("context", {"dtype": {"features": "bfloat16"}}, "input 'features' is bfloat16, expected float32"),
-    ("rescore", {"dtype": {"previous": "int32"}}, "input 'previous' is int32, expected int64"),
+    ("follow", {"dtype": {"previous": "int32"}}, "input 'previous' is int32, expected int64"),
     (
-        "block",
-        {"shape": {"base": [4, -1, 16]}},
-        r"output 'base' has shape \[4, -1, 16\], expected \[4, sequences, 32\]",
+        "follow",
+        {"shape": {"logits": [-1, 16]}},
+        r"output 'logits' has shape \[-1, 16\], expected \[sequences, 200\]",
     ),
-    ("rescore", {"shape": {"head": [300, 48]}}, r"input 'head' has shape \[300, 48\], expected \[200, 48\]"),
+    ("follow", {"shape": {"head": [300, 48]}}, r"input 'head' has shape \[300, 48\], expected \[200, 48\]"),
 ]
 
 
@@ -118,7 +118,7 @@ def fed(drafters: Drafters) -> tuple[Any, dict[str, Any]]:
         "anchor": torch.tensor([1, 2]),
         "length": torch.tensor([5, 0]),
         **held_context(engines.context, np.array([1, 3]), 5),
-        **engines.serving.run._lent,
+        "embedding": engines.serving.run._lent["embedding"],
     }
     return engines.serving.run.sessions["block"], inputs
 
@@ -136,7 +136,10 @@ WRONG_INPUTS = {
     "missing": (lambda t: t.pop("length"), "graph 'block' has no input 'length'"),
     "unknown": (lambda t: t.update(tokens=t["anchor"]), "graph 'block' knows no input 'tokens'"),
     "a dtype": (lambda t: t.update(anchor=t["anchor"].int()), r"'anchor' is int32 \[2\], expected int64 \[2\]"),
-    "a type of float": (lambda t: t.update(head=t["head"].half()), r"'head' is float16 .* expected float32"),
+    "a type of float": (
+        lambda t: t.update(embedding=t["embedding"].half()),
+        r"'embedding' is float16 .* expected float32",
+    ),
     "sequences": (lambda t: t.update(length=t["length"][:1]), r"'length' is int64 \[1\], expected int64 \[2\]"),
     "dimensions": (lambda t: t.update(keys_0=t["keys_0"][0]), "'keys_0' is float32"),
     "a fixed size": (lambda t: t.update(values_1=t["values_1"][..., :4]), "'values_1' is float32"),
