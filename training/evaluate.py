@@ -36,13 +36,10 @@ class NoisyPick(FirstChoice):
         self.vocabulary_size, self.first_position = vocabulary_size, first_position
         self._fields: dict[int, npt.NDArray[np.float32]] = {}
 
-    def noise(self, tokens: Tensor, number: int) -> Tensor:
+    def scores(self, tokens: Tensor, logits: Tensor, number: int) -> Tensor:
         first = self.first_position + 1 + number
         noise = [self._field(first + i)[row] for i, row in enumerate(tokens.cpu().numpy())]
-        return torch.from_numpy(np.array(noise)).to(tokens.device)
-
-    def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
-        return logits + noise
+        return logits + torch.from_numpy(np.array(noise)).to(logits.device)
 
     def _field(self, position: int) -> npt.NDArray[np.float32]:
         if position not in self._fields:

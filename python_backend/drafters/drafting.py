@@ -91,7 +91,7 @@ def choose(draft_ids: Tensor, logits: Tensor, pick: Pick, number: int) -> tuple[
     """[N] tokens of a draft, and their probabilities. draft_ids: [Vd]; logits: [N, Vd]; number: of the draft."""
     best = shortlist(logits, pick.candidates)
     tokens = draft_ids[best.candidate]
-    return take(tokens, pick.scores(best.logits, pick.noise(tokens, number)))
+    return take(tokens, pick.scores(tokens, best.logits, number))
 
 
 def take(tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

@@ -25,28 +25,21 @@ class Pick(Protocol):
 
     candidates: int  # of each draft that are of use to it
 
-    def noise(self, tokens: Tensor, number: int) -> Tensor:
-        """[N, S] what is added to logits. tokens: [N, S] candidates of draft `number`, which follows as many others."""
-        ...
-
-    def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
-        """[N, S] of which the highest wins; their softmax says how clearly. logits, noise: [N, S] of its candidates."""
+    def scores(self, tokens: Tensor, logits: Tensor, number: int) -> Tensor:
+        """[N, S] of which the highest wins; their softmax says how clearly. tokens, logits: [N, S] candidates of draft
+        `number`, which follows as many others; best first."""
         ...
 
 
 class FirstChoice:
     candidates = LIKELIEST
 
-    def noise(self, tokens: Tensor, number: int) -> Tensor:
-        return torch.zeros((1, 1), device=tokens.device)
-
-    def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
+    def scores(self, tokens: Tensor, logits: Tensor, number: int) -> Tensor:
         return logits
 
 
 class Race:
-    """Sequences at temperature 0 take their first choice, as if they were alone. They, and those with top-k or top-p,
-    have the likeliest candidates only."""
+    """Sequences at temperature 0 among them take their first choice, as if they were alone."""
 
     def __init__(
         self, temperature: Array, top_k: Array, top_p: Array, seed: Array, anchor: Array, vocabulary_size: int
@@ -56,24 +49,24 @@ class Race:
         self.seed, self.anchor, self.vocabulary_size = seed, anchor, vocabulary_size
         self.most = np.where(top_k > 0, top_k, np.iinfo(np.int32).max)
         self.mass = np.where((top_p > 0) & (top_p < 1), top_p, np.inf)
-        bounded = np.isfinite(self.mass) | (top_k > 0)
-        self.bounded, self.wide = bool(bounded.any()), (temperature > 0) & ~bounded
+        self.bounded = bool(np.isfinite(self.mass).any() or (top_k > 0).any())
 
-    def noise(self, tokens: Tensor, number: int) -> Tensor:
+    def scores(self, tokens: Tensor, logits: Tensor, number: int) -> Tensor:
+        scores = logits.float() + self._noise(tokens, number)
+        return scores.masked_fill(~self._support(logits), -torch.inf) if self.bounded else scores
+
+    def _noise(self, tokens: Tensor, number: int) -> Tensor:
+        """[N, S] in units of logits; -inf where a token is no candidate."""
         position, device = self.anchor + 1 + number, tokens.device
         if device.type == "cpu":  # where numpy is three times as fast as torch
             gumbel = torch.from_numpy(noise.gumbel(self.seed, position, tokens.numpy(), self.vocabulary_size))
         else:
             keys = device_noise.keys_of(self.seed, position, device)
             gumbel = device_noise.gumbel(tokens, keys, self.vocabulary_size)
-        heat, wide = (torch.from_numpy(a)[:, None].to(device) for a in (self.temperature, self.wide))
+        heat = torch.from_numpy(self.temperature)[:, None].to(device)
         scaled = gumbel.float() * heat
-        scaled[:, LIKELIEST:].masked_fill_(~wide, -torch.inf)
+        scaled[:, LIKELIEST:].masked_fill_(heat <= 0, -torch.inf)
         return scaled
-
-    def scores(self, logits: Tensor, noise: Tensor) -> Tensor:
-        scores = logits.float() + noise
-        return scores.masked_fill(~self._support(logits), -torch.inf) if self.bounded else scores
 
     def _support(self, logits: Tensor) -> Tensor:
         """[N, S] candidates that top-k and top-p leave; the mass of tokens that are no candidates is taken as none."""

@@ -159,7 +159,7 @@ class Chosen:
     def take(self, tokens: Tensor, logits: Tensor, pick: Pick) -> Tensor:
         """[n] tokens of the next draft: the winners among candidates [n, S], best first."""
         tokens, logits = tokens[:, : pick.candidates], logits[:, : pick.candidates]
-        scores = pick.scores(logits, pick.noise(tokens, len(self._columns)))
+        scores = pick.scores(tokens, logits, len(self._columns))
         column = scores.argmax(-1, keepdim=True)
         chosen = tokens.gather(-1, column)
         self._columns.append(column)

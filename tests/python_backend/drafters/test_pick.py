@@ -27,7 +27,7 @@ def race_of(temperature, top_k=0, top_p=0.0, seed=None, anchor=None):
 
 def chosen(pick, tokens, logits):
     """[N] tokens of draft 0."""
-    return take(tokens, pick.scores(logits, pick.noise(tokens, 0)))[0]
+    return take(tokens, pick.scores(tokens, logits, 0))[0]
 
 
 def test_over_all_tokens_a_draft_is_what_the_target_would_draw():
@@ -43,18 +43,17 @@ def test_over_all_tokens_a_draft_is_what_the_target_would_draw():
 
 
 def test_noise_belongs_to_the_place_of_a_draft():
-    tokens = torch.arange(3 * 50).view(3, 50) % VOCABULARY
+    tokens, logits = torch.arange(3 * 50).view(3, 50) % VOCABULARY, torch.zeros(3, 50)
     first, third = race_of([0.7, 0.0, 1.3]), race_of([0.7, 0.0, 1.3], anchor=np.arange(3) + 2)
-    assert torch.equal(first.noise(tokens, 2), third.noise(tokens, 0))
-    assert not torch.equal(first.noise(tokens, 0), third.noise(tokens, 0))
+    assert torch.equal(first.scores(tokens, logits, 2), third.scores(tokens, logits, 0))
+    assert not torch.equal(first.scores(tokens, logits, 0), third.scores(tokens, logits, 0))
 
 
-def test_at_temperature_0_and_under_top_k_or_top_p_only_the_likeliest_are_candidates():
-    tokens = torch.arange(VOCABULARY).expand(2, -1)
-    for pick in (race_of([0, 1]), race_of([1, 1], top_k=[50, 0]), race_of([1, 1], top_p=[0.95, 0])):
-        bounded, free = torch.isfinite(pick.noise(tokens, 0))
-        assert bounded.nonzero().flatten().tolist() == list(range(LIKELIEST))
-        assert free.all()
+def test_beside_others_a_greedy_request_keeps_to_its_likeliest_candidates():
+    tokens, logits = torch.arange(VOCABULARY).expand(2, -1), torch.zeros(2, VOCABULARY)
+    greedy, drawn = torch.isfinite(race_of([0, 1]).scores(tokens, logits, 0))
+    assert greedy.nonzero().flatten().tolist() == list(range(LIKELIEST))
+    assert drawn.all()
 
 
 def test_greedy_requests_alone_need_no_noise():
