@@ -131,7 +131,7 @@ def test_eight_bits_change_few_drafts(folders, checkpoint, kind):
     assert np.mean(agreed) > 0.8  # random weights: choices are closer than a trained drafter's
 
 
-@pytest.mark.parametrize("kind", ["mtp", "eagle3"])
+@pytest.mark.parametrize("kind", ["mtp", "eagle3", "dfly", "dspark"])
 def test_a_chain_ends_where_none_is_likely_enough_to_be_accepted(folders, checkpoint, kind):
     full = engine(folders, checkpoint, kind)
     texts = [Text(seed, full.config.feature_size) for seed in range(SLOTS)]
