@@ -1,12 +1,14 @@
 """Prompt lookup (Saxena, 2023): the tokens that followed the last occurrence of the current n-gram, as drafts.
 
 No network and no training: it pays where the output repeats the prompt or itself. Its confidence comes from its own
-hits: how often a draft at depth k, found by an n-gram of this length, turned out right.
+hits: how often a draft at depth k, found by an n-gram of this length, turned out right. Greedy text repeats itself far
+more than sampled text, so they are counted apart.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,25 +19,40 @@ PRIOR_FIRST = {1: 0.2, 2: 0.4, 3: 0.6}  # P(first draft is right) by n-gram leng
 PRIOR_LATER = 0.75  # P(right | those before were right)
 
 
+class Found(NamedTuple):
+    """Drafts of one sequence."""
+
+    drafts: list[int]
+    ngram: int  # length of the one that found them
+    sampled: bool  # temperature above 0
+
+
+NOTHING = Found([], 0, False)
+
+
 class HitStatistics:
-    """Conditional hit rates by (n-gram length, depth), shared by all sequences; a beta prior keeps them sane early."""
+    """Conditional hit rates by (sampled or greedy, n-gram length, depth), shared by all sequences; a beta prior keeps
+    them sane early."""
 
     def __init__(self, max_ngram: int, max_depth: int) -> None:
         first = [PRIOR_FIRST.get(n, 0.7) for n in range(1, max_ngram + 1)]
         prior = np.full((max_ngram + 1, max_depth), PRIOR_LATER)
         prior[1:, 0] = first
-        self._hits = prior * PRIOR_WEIGHT
-        self._trials = np.full_like(prior, PRIOR_WEIGHT)
+        self._hits = np.stack([prior, prior]) * PRIOR_WEIGHT
+        self._trials = np.full_like(self._hits, PRIOR_WEIGHT)
 
-    def confidence(self, ngram: int, count: int) -> Array:
-        """[count] P(draft k is right | all before it were)."""
-        return self._hits[ngram, :count] / self._trials[ngram, :count]
+    def confidence(self, found: Found) -> Array:
+        """[drafts] P(draft k is right | all before it were)."""
+        row = int(found.sampled), found.ngram, slice(len(found.drafts))
+        confidence: Array = self._hits[row] / self._trials[row]
+        return confidence
 
-    def record(self, ngram: int, drafts: list[int], actual: list[int]) -> None:
+    def record(self, found: Found, actual: list[int]) -> None:
         """Compare drafts with the tokens that really came, up to the first miss."""
-        for k, (draft, token) in enumerate(zip(drafts, actual, strict=False)):
-            self._trials[ngram, k] += 1
-            self._hits[ngram, k] += draft == token
+        hits, trials = (counts[int(found.sampled), found.ngram] for counts in (self._hits, self._trials))
+        for k, (draft, token) in enumerate(zip(found.drafts, actual, strict=False)):
+            trials[k] += 1
+            hits[k] += draft == token
             if draft != token:
                 break
 
@@ -50,8 +67,7 @@ class SlotContext:
 
     tokens: list[int] = field(default_factory=list)
     last_end: dict[tuple[int, ...], int] = field(default_factory=dict)  # n-gram -> index after its last occurrence
-    pending: list[int] = field(default_factory=list)
-    pending_ngram: int = 0
+    pending: Found = NOTHING
 
 
 class PromptLookup:
@@ -95,10 +111,9 @@ class PromptLookup:
             context = self._append(int(slot), int(step.past_length[i]), tokens)
             if step.anchor[i] == NO_TOKEN:
                 continue
-            drafts, ngram = self._look_up(context, depth)
-            context.pending, context.pending_ngram = drafts, ngram
-            ids[i, : len(drafts)] = drafts
-            confidence[i, : len(drafts)] = self._statistics.confidence(ngram, len(drafts))
+            found = context.pending = self._look_up(context, depth, sampled=bool(step.temperature[i] > 0))
+            ids[i, : len(found.drafts)] = found.drafts
+            confidence[i, : len(found.drafts)] = self._statistics.confidence(found)
         return DrafterResult(draft_ids=ids, confidence=confidence)
 
     def release(self, slot: Array) -> None:
@@ -118,8 +133,8 @@ class PromptLookup:
             )
         if past + len(tokens) > self._max_length:
             raise ProtocolError(f"slot {slot} would hold {past + len(tokens)} rows, limit {self._max_length}")
-        self._statistics.record(context.pending_ngram, context.pending, tokens)
-        context.pending = []
+        self._statistics.record(context.pending, tokens)
+        context.pending = NOTHING
         for token in tokens:
             # The n-grams that end just before this token are followed by it: index them now, not the one at the end.
             self._index(context)
@@ -132,12 +147,12 @@ class PromptLookup:
             if n <= end:
                 context.last_end[tuple(context.tokens[end - n :])] = end
 
-    def _look_up(self, context: SlotContext, depth: int) -> tuple[list[int], int]:
-        """(drafts, length of the n-gram that found them); the longest n-gram that occurred before wins."""
+    def _look_up(self, context: SlotContext, depth: int, sampled: bool) -> Found:
+        """The longest n-gram that occurred before wins."""
         tokens = context.tokens
         for n in reversed(self._lengths):
             if n <= len(tokens) and (start := context.last_end.get(tuple(tokens[-n:]))) is not None:
                 # A match that reaches the end repeats with its own period.
                 period = len(tokens) - start
-                return [tokens[start + k % period] for k in range(depth)], n
-        return [], 0
+                return Found([tokens[start + k % period] for k in range(depth)], n, sampled)
+        return NOTHING

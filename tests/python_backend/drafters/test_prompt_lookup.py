@@ -9,7 +9,7 @@ from python_backend.drafters.prompt_lookup import PromptLookup
 from python_backend.protocol import DrafterStep, ProtocolError
 
 
-def step_of(slot, past, tokens, depth, anchor=None):
+def step_of(slot, past, tokens, depth, anchor=None, temperature=0.0):
     return DrafterStep(
         slot=np.array([slot], dtype=np.int32),
         past_length=np.array([past], dtype=np.int32),
@@ -18,7 +18,7 @@ def step_of(slot, past, tokens, depth, anchor=None):
         token_ids=np.array(tokens, dtype=np.int32),
         anchor=np.array([tokens[-1] if anchor is None else anchor], dtype=np.int32),
         depth=np.array([depth], dtype=np.int32),
-        temperature=np.zeros(1, np.float32),
+        temperature=np.array([temperature], dtype=np.float32),
         top_k=np.zeros(1, np.int32),
         top_p=np.zeros(1, np.float32),
         seed=np.zeros(1, np.uint64),
@@ -66,6 +66,21 @@ def test_confidence_follows_its_own_hits():
         result = drafter.step(step_of(0, past, noise[past:end], 4))
         past = end
     assert result.confidence[0, 0] < 0.4
+
+
+def test_sampled_text_is_not_taken_to_repeat_itself_because_greedy_text_does():
+    drafter = PromptLookup("d", 1, 5000, 4, 1, 2)
+    past, tokens = 0, [1, 2, 3, 4] * 300
+    for end in range(8, len(tokens), 3):
+        greedy = drafter.step(step_of(0, past, tokens[past:end], 4)).confidence[0]
+        past = end
+    drafter.release(np.array([0]))
+    sampled, untouched = (
+        d.step(step_of(0, 0, tokens[:8], 4, temperature=0.7)).confidence[0]
+        for d in (drafter, PromptLookup("d", 1, 5000, 4, 1, 2))
+    )
+    assert sampled.tolist() == untouched.tolist()
+    assert (greedy > sampled + 0.2)[:3].all()  # no step brings more tokens
 
 
 def test_a_new_sequence_in_a_slot_knows_nothing_of_the_old_one():
