@@ -18,7 +18,7 @@ from python_backend.drafters.recurrent import RecurrentDrafter, State
 
 
 class Shortlist(NamedTuple):
-    """The likeliest candidates of N drafts, best first before any correction."""
+    """The likeliest candidates of N drafts, best first."""
 
     candidate: Tensor  # [N, S] draft indices
     logits: Tensor  # [N, S]
