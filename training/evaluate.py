@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from python_backend.drafters.pick import RACING, FirstChoice
+from python_backend.drafters.pick import RACING
 from python_backend.sampling.noise import exponentials
 from training.batches import Text, collate
 from training.corpus import Sample
@@ -25,7 +25,7 @@ class HeldOut:
     samples: Sequence[Sample]
 
 
-class NoisyPick(FirstChoice):
+class NoisyPick:
     """Races with the target's own noise, the whole field of each position. Anchors are `first_position`,
     `first_position` + 1, …"""
 

@@ -81,7 +81,7 @@ class Block(nn.Module):
         if network.correction is not None:
             return hidden
         logits = network.base_logits(hidden)
-        return logits if network.markov is not None else candidates(network, logits)
+        return logits if network.markov is not None else shortlist(network.draft_ids, logits, RACING)
 
 
 class Correct(nn.Module):
@@ -93,7 +93,8 @@ class Correct(nn.Module):
 
     def forward(self, hidden: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Tokens and logits [n, S]. hidden: [n, hidden] of the slot; previous: [n] the token before it."""
-        return candidates(self.network, self.network.base_logits(self.network.correct(hidden, previous)))
+        logits = self.network.base_logits(self.network.correct(hidden, previous))
+        return shortlist(self.network.draft_ids, logits, RACING)
 
 
 class Chain(nn.Module):
@@ -101,26 +102,22 @@ class Chain(nn.Module):
     draft index of every token."""
 
     index: Tensor
+    draft_ids: Tensor
 
     def __init__(self, network: BlockDrafter) -> None:
         super().__init__()
         assert network.markov is not None
-        self.network, self.markov = network, network.markov
+        self.markov = network.markov
+        self.register_buffer("draft_ids", network.draft_ids, persistent=False)
         self.register_buffer("index", network.to_index(torch.arange(network.config.vocabulary_size)), persistent=False)
 
     def forward(self, base: Tensor, previous: Tensor) -> tuple[Tensor, ...]:
         """Tokens and logits [n, S]. base: [n, Vd]; previous: [n] the token before."""
-        return candidates(self.network, base + self.markov(self.index[previous]))
+        return shortlist(self.draft_ids, base + self.markov(self.index[previous]), RACING)
 
 
 def following(network: BlockDrafter) -> nn.Module:
     return Chain(network) if network.markov is not None else Correct(network)
-
-
-def candidates(network: Network, logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Tokens and logits [..., S]."""
-    best = shortlist(logits, RACING)
-    return network.draft_ids[best.candidate], best.logits
 
 
 class Append(nn.Module):
@@ -170,7 +167,7 @@ class Kept:
 
 
 def finish(network: RecurrentDrafter, state: State, rows: KeysValues) -> tuple[Tensor, ...]:
-    return state.carried, *candidates(network, network.base_logits(state.output)), *rows
+    return state.carried, *shortlist(network.draft_ids, network.base_logits(state.output), RACING), *rows
 
 
 def over(cache: Sequence[Tensor], length: Tensor, visible: Tensor) -> Attention:

@@ -18,10 +18,10 @@ from python_backend.drafters.recurrent import RecurrentDrafter, State
 
 
 class Shortlist(NamedTuple):
-    """The likeliest candidates of N drafts, best first."""
+    """The likeliest candidates of drafts, best first."""
 
-    candidate: Tensor  # [N, S] draft indices
-    logits: Tensor  # [N, S]
+    tokens: Tensor  # [..., S]
+    logits: Tensor  # [..., S]
 
 
 GoOn = Callable[[list[Tensor]], bool]  # probabilities [N] of each draft so far -> whether the next one can pay
@@ -36,10 +36,10 @@ def always(_: list[Tensor]) -> bool:
     return True
 
 
-def shortlist(logits: Tensor, candidates: int) -> Shortlist:
-    """logits: [N, Vd]"""
+def shortlist(draft_ids: Tensor, logits: Tensor, candidates: int) -> Shortlist:
+    """draft_ids: [Vd]; logits: [..., Vd]"""
     best = logits.topk(min(candidates, logits.shape[-1]), dim=-1)
-    return Shortlist(best.indices, best.values)
+    return Shortlist(draft_ids[best.indices], best.values)
 
 
 def walk_block(network: BlockDrafter, hidden: Tensor, anchor: Tensor, pick: Pick, go_on: GoOn = always) -> Drafted:
@@ -89,9 +89,8 @@ def walk_recurrent(
 
 def choose(draft_ids: Tensor, logits: Tensor, pick: Pick, number: int) -> tuple[Tensor, Tensor]:
     """[N] tokens of a draft, and their probabilities. draft_ids: [Vd]; logits: [N, Vd]; number: of the draft."""
-    best = shortlist(logits, pick.candidates)
-    tokens = draft_ids[best.candidate]
-    return take(tokens, pick.scores(tokens, best.logits, number))
+    best = shortlist(draft_ids, logits, pick.candidates)
+    return take(best.tokens, pick.scores(best.tokens, best.logits, number))
 
 
 def take(tokens: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
