@@ -17,8 +17,8 @@ from python_backend.coordinator.handshake import feature_columns
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepReport
 from python_backend.coordinator.sequence import Sequence
-from python_backend.engines.base import DrafterEngine, EngineError
-from python_backend.protocol import NO_TOKEN, Array, Description, DrafterStep
+from python_backend.engines.base import DrafterEngine, EngineLostError
+from python_backend.protocol import NO_TOKEN, Array, Description, DrafterResult, DrafterStep
 from python_backend.sampling.params import draft_columns
 
 log = logging.getLogger(__name__)
@@ -73,15 +73,14 @@ class DraftCalls:
                 continue
             group = [sequences[i] for i in members]
             start = time.perf_counter()
-            try:
-                drafted = self.drafters[name].step(self._step(name, group, depth))
-            except EngineError as error:
-                self._retire(name, group, error)
-                continue
+            answered, drafted = self._ask(name, group, depth)
             took = (time.perf_counter() - start) * 1e3
+            report.draft_ms += took
+            if drafted is None:
+                continue
+            members, group = members[answered], [group[i] for i in answered]
             expected_ms = self.predict_ms(name, len(members))
             predicted += expected_ms
-            report.draft_ms += took
             report.draft_engine_ms += float(drafted.engine_ms[0])
             report.asked += len(members)
             exists = np.logical_and.accumulate(drafted.draft_ids != NO_TOKEN, axis=1).sum(axis=1)
@@ -96,6 +95,25 @@ class DraftCalls:
             ids[chosen], confidence[chosen] = drafted.draft_ids[better], drafted.confidence[better]
             available[chosen], worth[chosen] = exists[better], value[better]
         return Drafted(ids, confidence, available, predicted)
+
+    def _ask(self, name: str, group: list[Sequence], depth: int) -> tuple[list[int], DrafterResult | None]:
+        """The drafts of a group, and of whom in it. A call that fails is made again in halves, so that only the
+        sequence that makes it fail goes on without this drafter."""
+        try:
+            drafted = self.drafters[name].step(self._step(name, group, depth))
+        except Exception as error:
+            if len(group) == 1 or isinstance(error, EngineLostError):
+                self._retire(name, group, error)
+                return [], None
+            log.warning("%s failed for %d sequences, asking in parts: %s", name, len(group), error)
+            half = len(group) // 2
+            first, early = self._ask(name, group[:half], depth)
+            second, late = self._ask(name, group[half:], depth)
+            parts = [part for part in (early, late) if part is not None]
+            return [*first, *(half + i for i in second)], _joined(parts) if parts else None
+        for sequence in group:
+            sequence.show(name)
+        return list(range(len(group))), drafted
 
     def predict_ms(self, name: str, batch: int) -> float:
         """Time of a call for so many sequences, by the cost table and the calls so far; 0 without a table."""
@@ -127,10 +145,10 @@ class DraftCalls:
             if slots:
                 try:
                     drafter.release(np.array(slots, dtype=np.int32))
-                except EngineError as error:  # the next sequence in the slot starts at length 0 anyway
+                except Exception as error:  # the next sequence in the slot starts at length 0 anyway
                     log.warning("release failed: %s", error)
 
-    def _retire(self, name: str, group: list[Sequence], error: EngineError) -> None:
+    def _retire(self, name: str, group: list[Sequence], error: Exception) -> None:
         """A drafter only makes things faster: without it its sequences go on."""
         log.error("%s failed, %d sequences go on without its drafts: %s", name, len(group), error)
         self.metrics.add("angelspec_drafter_failures_total")
@@ -140,8 +158,8 @@ class DraftCalls:
     def _step(self, name: str, group: list[Sequence], depth: int) -> DrafterStep:
         columns = self.feature_columns[name]
         past = [s.seen.get(name, 0) for s in group]
-        following = [s.take_tokens(name) for s in group]
-        features = [s.take_features()[:, columns] for s in group] if len(columns) else []
+        following = [s.unseen_tokens(name) for s in group]
+        features = [s.unseen_features()[:, columns] for s in group] if len(columns) else []
         return DrafterStep(
             **draft_columns([s.params for s in group]),
             slot=np.array([s.slot for s in group], dtype=np.int32),
@@ -154,3 +172,12 @@ class DraftCalls:
             anchor=np.array([s.anchor for s in group], dtype=np.int32),
             depth=np.array([depth], dtype=np.int32),
         )
+
+
+def _joined(parts: list[DrafterResult]) -> DrafterResult:
+    """The answers of several calls as that of one."""
+    return DrafterResult(
+        draft_ids=np.concatenate([part.draft_ids for part in parts]),
+        confidence=np.concatenate([part.confidence for part in parts]),
+        engine_ms=np.sum([part.engine_ms for part in parts], axis=0),
+    )

@@ -8,7 +8,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from python_backend.coordinator.sequence import Responder, Sequence
+from python_backend.coordinator.reply import Reply
+from python_backend.coordinator.sequence import Sequence
 from python_backend.protocol import Array, Tensors
 
 FinishReason = Literal["", "stop", "length"]
@@ -33,7 +34,7 @@ def append(sequence: Sequence, tokens: Items[int]) -> tuple[int, FinishReason]:
 class Response(NamedTuple):
     """Something to send to a client."""
 
-    responder: Responder
+    reply: Reply
     outputs: Tensors
     final: bool
 
@@ -42,7 +43,7 @@ def respond(sequence: Sequence, reason: FinishReason) -> Response | None:
     """What is new: every step while streaming, once at the end otherwise. The last response carries the summary and
     the final flag, so that a stream ends by itself."""
     if reason:
-        return Response(sequence.responder, _final(sequence, reason), final=True)
+        return Response(sequence.reply, _final(sequence, reason), final=True)
     if not sequence.stream or sequence.sent == sequence.output_length:
         return None
     text = sequence.text.take()
@@ -52,7 +53,7 @@ def respond(sequence: Sequence, reason: FinishReason) -> Response | None:
         "finish_reason": strings(""),
     }
     sequence.sent = sequence.output_length
-    return Response(sequence.responder, outputs, final=False)
+    return Response(sequence.reply, outputs, final=False)
 
 
 def strings(*values: str) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import time
 
 import numpy as np
@@ -10,18 +11,21 @@ import numpy as np
 from python_backend.budget.dcut import Choice
 from python_backend.budget.policies import Drafts, Policy
 from python_backend.coordinator.drafting import DraftCalls
-from python_backend.coordinator.emit import Response, append, respond
+from python_backend.coordinator.emit import FinishReason, Response, append, respond
 from python_backend.coordinator.metrics import Metrics
+from python_backend.coordinator.reply import internal, unavailable
 from python_backend.coordinator.report import StepLog, StepReport, record_load
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.router import Router
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
-from python_backend.engines.base import EngineError, EngineLostError, TargetEngine
-from python_backend.protocol import Array, Description, Open, TargetResult, TargetStep, row_starts
-from python_backend.sampling.params import columns
+from python_backend.coordinator.verify_pass import VerifyPass
+from python_backend.engines.base import EngineLostError, TargetEngine
+from python_backend.protocol import Array, Description, Open, TargetResult, row_starts
 
 log = logging.getLogger(__name__)
+
+PATIENCE = 4  # searches in a row that find nobody who can be served, before all are failed
 
 
 class DecodeLoop:
@@ -43,6 +47,7 @@ class DecodeLoop:
         self.scheduler, self.policy = scheduler, policy
         self.metrics, self.step_log = metrics, step_log
         self.prefix_block, self.captures = described.prefix_block, described.feature_size > 0
+        self.failed_passes = 0  # since one succeeded
         self.outgoing: list[Response] = []
 
     def step(self) -> bool:
@@ -54,16 +59,17 @@ class DecodeLoop:
             self.send()
             return False
         report = StepReport(batch=len(batch.decoding), held_rows=held)
+        drafts, draft_ids = self.draft(batch, report)
+        choice = self.prune(drafts, report)
+        whole = VerifyPass.of(batch, draft_ids, drafts.available, choice.kept)
         try:
-            drafts, draft_ids = self.draft(batch, report)
-            choice = self.prune(drafts, report)
-            result = self.verify(batch, choice, draft_ids, report)
-        except EngineError as error:
-            # Where the engine lost its slots, every running sequence lost its KV.
-            lost = isinstance(error, EngineLostError)
-            self.fail_all(list(self.scheduler.running) if lost else batch.sequences, error)
-            return True
-        self.commit(batch, choice, drafts, draft_ids, result, report)
+            result = self.verify(whole, report)
+        except Exception as error:
+            self.isolate(whole, error, report)
+        else:
+            self.commit(whole, result, report)
+        report.finish(self.metrics)
+        self.step_log.write(report)
         return True
 
     def schedule(self) -> tuple[Batch, int]:
@@ -85,9 +91,9 @@ class DecodeLoop:
         try:
             opened = self.target.open(_opening(starting, self.unread(starting)))
         except EngineLostError as error:
-            self.fail_all(list(self.scheduler.running), error)
+            self.fail(list(self.scheduler.running), error)
             return 0
-        except EngineError as error:  # nothing is lost but time
+        except Exception as error:  # nothing is lost but time
             log.warning("open failed, %d prompts are prefilled whole: %s", len(starting), error)
             return 0
         features = np.split(opened.features, row_starts(opened.feature_count)[1:-1])
@@ -115,65 +121,108 @@ class DecodeLoop:
         report.kept, report.expected = int(choice.kept.sum()), choice.expected_tokens - len(drafts.available)
         return choice
 
-    def verify(self, batch: Batch, choice: Choice, draft_ids: Array, report: StepReport) -> TargetResult:
+    def verify(self, whole: VerifyPass, report: StepReport) -> TargetResult:
         """One call with the rows of all sequences: anchors with kept drafts, then prompt chunks."""
-        step = _target_step(batch, choice.kept, draft_ids, self.unread(batch.sequences))
+        step = whole.step(self.unread(whole.sequences))
         self.send()
         start = time.perf_counter()
         result = self.target.step(step)
-        report.verify_ms = (time.perf_counter() - start) * 1e3
-        report.verify_engine_ms = float(result.engine_ms[0])
+        report.verify_ms += (time.perf_counter() - start) * 1e3
+        report.verify_engine_ms += float(result.engine_ms[0])
+        self.failed_passes = 0
         return result
+
+    def isolate(self, whole: VerifyPass, error: Exception | None, report: StepReport) -> None:
+        """A pass failed: fail only the request that makes it fail.
+
+        Halves of the suspects are tried, the latest to arrive first. Who passes is committed; who is not tried has lost
+        nothing and is there in the next step. Nobody fails who was not tried alone, which takes at most log2 B + 1
+        passes. Where no pass succeeds any more, the target is at fault and all fail.
+        """
+        suspects = sorted(whole.sequences, key=lambda s: s.arrived, reverse=True)
+        bound = PATIENCE * (1 + math.ceil(math.log2(max(len(suspects), 2))))
+        while error is not None:
+            self.metrics.add("angelspec_failed_passes_total")
+            self.failed_passes += 1
+            if isinstance(error, EngineLostError):  # whatever the slots held is gone
+                self.fail(list(self.scheduler.running), error)
+                return
+            if len(suspects) == 1 or self.failed_passes > bound:
+                self.fail(suspects if len(suspects) == 1 else whole.sequences, error)
+                return
+            log.warning("a pass of %d sequences failed, trying parts: %s", len(suspects), error)
+            suspects, error = self.first_failing(whole, suspects, report)
+
+    def first_failing(
+        self, whole: VerifyPass, suspects: list[Sequence], report: StepReport
+    ) -> tuple[list[Sequence], Exception | None]:
+        """Half of the suspects, then half of those left, until one such part fails. Returns it and its error."""
+        while suspects:
+            size = max(len(suspects) // 2, 1)
+            half, suspects = suspects[:size], suspects[size:]
+            part = whole.part(half)
+            try:
+                result = self.verify(part, report)
+            except Exception as error:
+                return half, error
+            self.commit(part, result, report)
+        return [], None
 
     def unread(self, sequences: list[Sequence]) -> Array:
         """Slots whose features no drafter will ask for, and no router either."""
         silent = [s for s in sequences if not s.undecided and s.drafter not in self.calls.readers]
         return np.array([s.slot for s in silent if self.captures], dtype=np.int32)
 
-    def commit(
-        self, batch: Batch, choice: Choice, drafts: Drafts, draft_ids: Array, result: TargetResult, report: StepReport
-    ) -> None:
+    def commit(self, whole: VerifyPass, result: TargetResult, report: StepReport) -> None:
         """Append what the target emitted, answer the clients, free the slots of those who are done."""
         features = np.split(result.features, row_starts(result.feature_count)[1:-1])
         log_probs = np.split(result.log_probs, row_starts(result.log_prob_count)[1:-1])
         finished = []
-        for i, sequence in enumerate(batch.sequences):
-            if i < len(batch.decoding):
-                accepted = int(result.accepted[i])
-                sequence.cached += 1 + accepted
-                tokens = [*draft_ids[i, :accepted].tolist(), int(result.next_token[i])]
-            else:
-                rows = batch.chunks[i - len(batch.decoding)].rows
-                sequence.cached += rows
-                tokens = [] if sequence.prefilling else [int(result.next_token[i])]
-                report.prompt_rows += rows
-            if result.features.shape[1] and sequence.drafter:
-                sequence.features.append(features[i])
-            sequence.log_probs += log_probs[i].tolist()
-            if tokens and sequence.output_length == 0:
-                self.metrics.observe("angelspec_time_to_first_token_s", time.monotonic() - sequence.arrived)
-                self.router.settle(sequence)
-            used, reason = append(sequence, tokens)
-            report.emitted += used
-            if i < len(batch.decoding):
-                accepted = min(used, len(tokens) - 1)  # drafts after the end were not needed
-                report.accepted += accepted
-                sequence.stats.record(int(drafts.available[i]), int(choice.kept[i]), accepted, used)
-            if response := respond(sequence, reason):
-                self.outgoing.append(response)
-            if reason:
-                finished.append(sequence)
+        for i, sequence in enumerate(whole.sequences):
+            try:
+                if self.extend(whole, i, result, features[i], log_probs[i], report):
+                    finished.append(sequence)
+            except Exception as error:
+                log.exception("an answer was not extended")
+                self.fail([sequence], error)
         self.release(finished)
-        self.metrics.add("angelspec_requests_finished_total", len(finished))
-        report.finish(self.metrics)
-        self.step_log.write(report)
+
+    def extend(
+        self, whole: VerifyPass, i: int, result: TargetResult, features: Array, log_probs: Array, report: StepReport
+    ) -> FinishReason:
+        """What the pass brings its i-th sequence. features: [c, F] of its committed rows. Returns why it ended."""
+        sequence, decoding = whole.sequences[i], i < len(whole.decoding)
+        if decoding:
+            accepted = int(result.accepted[i])
+            sequence.cached += 1 + accepted
+            tokens = [*whole.draft_ids[i, :accepted].tolist(), int(result.next_token[i])]
+        else:
+            rows = whole.chunks[i - len(whole.decoding)].rows
+            sequence.cached += rows
+            tokens = [] if sequence.prefilling else [int(result.next_token[i])]
+            report.prompt_rows += rows
+        if result.features.shape[1] and sequence.drafter:
+            sequence.features.append(features)
+        sequence.log_probs += log_probs.tolist()
+        if tokens and sequence.output_length == 0:
+            self.metrics.observe("angelspec_time_to_first_token_s", time.monotonic() - sequence.arrived)
+            self.router.settle(sequence)
+        used, reason = append(sequence, tokens)
+        report.emitted += used
+        if decoding:
+            accepted = min(used, len(tokens) - 1)  # drafts after the end were not needed
+            report.accepted += accepted
+            sequence.stats.record(int(whole.available[i]), int(whole.kept[i]), accepted, used)
+        if response := respond(sequence, reason):
+            self.outgoing.append(response)
+        return reason
 
     def send(self) -> None:
         """Hand the last step's responses over. Just before a verify call, because sending goes through the same
         channel as calls: beside the short draft call it would delay it, beside the long verify call it is free."""
         outgoing, self.outgoing = self.outgoing, []
         for response in outgoing:
-            response.responder.send(response.outputs, response.final)
+            response.reply.send(response.outputs, response.final)
 
     def drop_finished(self) -> None:
         """Between steps: sequences whose client left, whose time is over, or that were told to stop."""
@@ -184,22 +233,17 @@ class DecodeLoop:
             self.send()
         for sequence in (*gone, *waiting):
             if sequence.is_cancelled:
-                sequence.responder.fail(RequestError("request was cancelled", "CANCELLED"))
-                self.metrics.add("angelspec_requests_cancelled_total")
+                sequence.reply.fail(RequestError("request was cancelled", "CANCELLED"))
             else:
-                sequence.responder.fail(
-                    RequestError("deadline exceeded before the request was finished", "UNAVAILABLE")
-                )
-                self.metrics.add("angelspec_requests_failed_total")
+                sequence.reply.fail(unavailable("deadline exceeded before the request was finished"))
         self.release(gone)
 
-    def fail_all(self, sequences: list[Sequence], error: EngineError) -> None:
-        """A call of the target failed: its requests fail with the engine's message, nothing else does."""
-        log.error("target failed: %s", error)
+    def fail(self, sequences: list[Sequence], error: Exception) -> None:
+        """These fail with the engine's message, nothing else does."""
+        log.error("%d requests fail: %s", len(sequences), error)
         self.send()  # what they emitted before
         for sequence in sequences:
-            sequence.responder.fail(RequestError(f"target engine failed: {error}", "INTERNAL"))
-        self.metrics.add("angelspec_requests_failed_total", len(sequences))
+            sequence.reply.fail(internal(f"target engine failed: {error}"))
         self.release(sequences)
 
     def release(self, sequences: list[Sequence]) -> None:
@@ -208,7 +252,7 @@ class DecodeLoop:
             return
         try:
             self.target.release(np.array([s.slot for s in sequences], dtype=np.int32))
-        except EngineError as error:  # the next sequence in the slot starts at length 0 anyway
+        except Exception as error:  # the next sequence in the slot starts at length 0 anyway
             log.warning("release failed: %s", error)
         self.calls.release(sequences)
         for sequence in sequences:
@@ -220,25 +264,5 @@ def _opening(starting: list[Sequence], unread: Array) -> Open:
         slot=np.array([s.slot for s in starting], dtype=np.int32),
         row_count=np.array([s.prompt_length for s in starting], dtype=np.int32),
         token_ids=np.array([t for s in starting for t in s.tokens[: s.prompt_length]], dtype=np.int32),
-        unread=unread,
-    )
-
-
-def _target_step(batch: Batch, kept: Array, draft_ids: Array, unread: Array) -> TargetStep:
-    rows: list[list[int]] = []
-    for i, sequence in enumerate(batch.decoding):
-        rows.append([sequence.anchor, *draft_ids[i, : kept[i]].tolist()])
-    for sequence, count in batch.chunks:
-        rows.append(sequence.tokens[sequence.cached : sequence.cached + count])
-    sequences = batch.sequences
-    sample = [True] * len(batch.decoding) + [s.cached + n == s.prompt_length for s, n in batch.chunks]
-    return TargetStep(
-        **columns([s.params for s in sequences], [s.prompt_length for s in sequences]),
-        slot=np.array([s.slot for s in sequences], dtype=np.int32),
-        past_length=np.array([s.cached for s in sequences], dtype=np.int32),
-        row_count=np.array([len(r) for r in rows], dtype=np.int32),
-        sample=np.array(sample, dtype=np.bool_),
-        draft_count=np.concatenate([kept, np.zeros(len(batch.chunks), dtype=np.int64)]).astype(np.int32),
-        token_ids=np.array([t for r in rows for t in r], dtype=np.int32),
         unread=unread,
     )

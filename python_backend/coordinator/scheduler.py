@@ -102,6 +102,12 @@ class Scheduler:
                 self._waiting.remove(s)
         return gone
 
+    def clear(self) -> None:
+        """Take everybody out and free the slots."""
+        self.remove_waiting(lambda _: True)
+        for sequence in list(self.running):
+            self.finish(sequence)
+
     def find(self, request_id: str) -> list[Sequence]:
         with self._lock:
             return [s for s in (*self._waiting, *self.running) if s.request_id == request_id]

@@ -5,29 +5,18 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from python_backend.budget.asking import Worth
-from python_backend.coordinator.request import RequestError
+from python_backend.coordinator.reply import Reply
 from python_backend.coordinator.stream import TextStream
-from python_backend.protocol import Array, Tensors
+from python_backend.protocol import Array
 from python_backend.sampling.params import SamplingParams
 from python_backend.settings import Workload
 
 NO_SLOT = -1
-
-
-class Responder(Protocol):
-    """Where a request's answers go. Called from the loop's thread; must not block on the client."""
-
-    def send(self, outputs: Tensors, final: bool) -> None: ...
-
-    def fail(self, error: RequestError) -> None: ...
-
-    def is_cancelled(self) -> bool: ...
 
 
 @dataclass
@@ -82,7 +71,7 @@ class Sequence:
     stream: bool
     echo: str  # text sent before the output
     text: TextStream
-    responder: Responder
+    reply: Reply
     deadline: float  # time.monotonic()
 
     thinking: bool = False
@@ -129,7 +118,7 @@ class Sequence:
 
     @property
     def is_cancelled(self) -> bool:
-        return self.told_to_stop or self.responder.is_cancelled()
+        return self.told_to_stop or self.reply.is_cancelled()
 
     def is_over(self, now: float) -> bool:
         """Nobody waits for it any more, or its time is up."""
@@ -139,16 +128,21 @@ class Sequence:
     def end_ids(self) -> tuple[int, ...]:
         return self.params.end_ids
 
-    def take_tokens(self, drafter: str) -> list[int]:
-        """The tokens that follow the rows which this drafter has not seen; now it has."""
-        following = self.tokens[self.seen.get(drafter, 0) + 1 : self.cached + 1]
-        self.seen[drafter] = self.cached
-        return following
+    def unseen_tokens(self, drafter: str) -> list[int]:
+        """The tokens that follow the rows which this drafter has not seen."""
+        return self.tokens[self.seen.get(drafter, 0) + 1 : self.cached + 1]
 
-    def take_features(self) -> Array:
+    def unseen_features(self) -> Array:
         """[c, F] of the same rows, for the sequence's own drafter."""
-        features, self.features = self.features, []
-        return np.concatenate(features)
+        if len(self.features) > 1:
+            self.features = [np.concatenate(self.features)]
+        return self.features[0]
+
+    def show(self, drafter: str) -> None:
+        """Now this drafter has seen them."""
+        self.seen[drafter] = self.cached
+        if drafter == self.drafter:
+            self.features = []
 
     def lose(self, drafter: str) -> None:
         """Go on without a drafter."""

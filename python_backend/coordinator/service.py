@@ -16,13 +16,15 @@ from python_backend.coordinator.emit import strings
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.loop import DecodeLoop
 from python_backend.coordinator.metrics import Metrics
+from python_backend.coordinator.reply import Replies, Reply, Responder, contained, internal, unavailable
 from python_backend.coordinator.report import StepLog
 from python_backend.coordinator.request import Fields, RequestError, invalid
 from python_backend.coordinator.router import Router, route
 from python_backend.coordinator.scheduler import Scheduler
-from python_backend.coordinator.sequence import Responder, Sequence
+from python_backend.coordinator.sequence import Sequence
 from python_backend.coordinator.stream import TextStream
 from python_backend.coordinator.text import TextCodec
+from python_backend.coordinator.worker import Worker
 from python_backend.engines.base import DrafterEngine, TargetEngine
 from python_backend.protocol import Description, Tensors
 from python_backend.sampling.params import SamplingParams
@@ -33,6 +35,7 @@ log = logging.getLogger(__name__)
 SET_POLICY = "set_policy"  # control request: parameters operation and policy
 IDLE_WAIT_S = 0.02  # how soon an idle loop notices a client that left the queue
 STOP_WAIT_S = 2.0  # longer than a step
+STOPPING = "server is shutting down"
 
 
 class Service:
@@ -54,14 +57,16 @@ class Service:
         self._started = threading.Event()
         self._startup_error: StartupError | None = None
         self._stopped = False
+        self._died = ""  # why the loop's thread is gone
+        self._replies = Replies(self.metrics)
         self._vocabulary_size = 0
         self._table: CostTable | None = None
         self._loop: DecodeLoop | None = None
-        self._thread = threading.Thread(target=self._run, name="decode-loop", daemon=True)
+        self._worker = Worker("decode-loop", self._run, self._loop_died)
 
     def start(self) -> None:
         """Check the engines, measure the cost table, then serve; all on the loop's own thread."""
-        self._thread.start()
+        self._worker.start()
 
     def wait_started(self, timeout_s: float | None = None) -> None:
         """Block until requests are served. Raises StartupError with the reason they never will be."""
@@ -69,6 +74,15 @@ class Service:
             raise StartupError(f"start-up is not done after {timeout_s} s")
         if self._startup_error:
             raise self._startup_error
+
+    def is_serving(self) -> bool:
+        """Whether a request that comes now would be served."""
+        return self._started.is_set() and not (self._startup_error or self._died or self._stopped)
+
+    def note_death(self, reason: str) -> None:
+        """A thread of this process died: say so where operators look."""
+        log.error("%s", reason)
+        self.metrics.add("angelspec_thread_deaths_total")
 
     def submit(
         self,
@@ -79,23 +93,19 @@ class Service:
         timeout_s: float = 0.0,
     ) -> None:
         """Queue a request; every outcome goes through the responder. timeout_s 0 = the settings' deadline."""
-        try:
+        with contained(self._replies.open(responder)) as reply:
             if parameters.get("operation") == SET_POLICY:
                 self.set_policy(str(parameters.get("policy")))
-                responder.send({"text_output": strings(str(parameters["policy"]))}, final=True)
+                reply.send({"text_output": strings(str(parameters["policy"]))}, final=True)
                 return
             fields = request.parse(tensors, parameters)
             if fields.stop:
                 self.cancel(request_id)
                 raise RequestError("stopped on request", "CANCELLED")
             self._check_serving()
-            self._scheduler.submit(self._sequence(fields, responder, request_id, timeout_s))
-        except RequestError as error:
-            self.metrics.add("angelspec_requests_failed_total")
-            responder.fail(error)
-            return
-        self.metrics.add("angelspec_requests_total")
-        self._wake.set()
+            self._scheduler.submit(self._sequence(fields, reply, request_id, timeout_s))
+            self.metrics.add("angelspec_requests_total")
+            self._wake.set()
 
     def cancel(self, request_id: str) -> None:
         """Stop the requests of this id within a step; unknown ids are no error."""
@@ -118,7 +128,8 @@ class Service:
         the thread, which ends with its process."""
         self._stopped = True
         self._wake.set()
-        self._thread.join(STOP_WAIT_S)
+        self._worker.join(STOP_WAIT_S)
+        self._replies.fail_all(unavailable(STOPPING))
 
     def _busy(self) -> bool:
         return bool(self._scheduler.running or self._scheduler.waiting)
@@ -131,7 +142,7 @@ class Service:
             self._startup_error = (
                 error if isinstance(error, StartupError) else StartupError(f"start-up failed: {error}")
             )
-            self._refuse_all(RequestError(f"not serving: {self._startup_error}", "UNAVAILABLE"))
+            self._refuse_all(unavailable(f"not serving: {self._startup_error}"))
             return
         finally:
             self._started.set()
@@ -143,12 +154,19 @@ class Service:
             try:
                 if not self._loop.step():
                     self._wake.wait(IDLE_WAIT_S if self._busy() else None)
-            except Exception as error:  # a bug here must not leave clients waiting for ever
+            except Exception as error:  # a bug of the loop itself: its requests fail, the next ones may not
                 log.exception("decode step failed")
                 self._loop.send()
-                self._refuse_all(RequestError(f"decode step failed: {error}", "INTERNAL"))
+                self._refuse_all(internal(f"decode step failed: {type(error).__name__}: {error}"))
         self._loop.send()
-        self._refuse_all(RequestError("server is shutting down", "UNAVAILABLE"))
+        self._refuse_all(unavailable(STOPPING))
+
+    def _loop_died(self, reason: str) -> None:
+        """Nobody decodes any more: nobody waits for it either."""
+        self._died = reason
+        self.metrics.set("angelspec_ready", 0)
+        self.note_death(reason)
+        self._replies.fail_all(unavailable(f"not serving: {reason}"))
 
     def _prepare(self) -> DecodeLoop:
         target = self._target.describe()
@@ -203,11 +221,11 @@ class Service:
 
     def _check_serving(self) -> None:
         if self._stopped:
-            raise RequestError("server is shutting down", "UNAVAILABLE")
-        if self._startup_error:
-            raise RequestError(f"not serving: {self._startup_error}", "UNAVAILABLE")
+            raise unavailable(STOPPING)
+        if reason := self._startup_error or self._died:
+            raise unavailable(f"not serving: {reason}")
 
-    def _sequence(self, fields: Fields, responder: Responder, request_id: str, timeout_s: float) -> Sequence:
+    def _sequence(self, fields: Fields, reply: Reply, request_id: str, timeout_s: float) -> Sequence:
         limits = self._settings.coordinator
         tokens, prompt_text = self._prompt(fields)
         if len(tokens) >= limits.max_length:
@@ -229,7 +247,7 @@ class Service:
             stream=fields.stream,
             echo="" if fields.exclude_input_in_output else prompt_text,
             text=TextStream(self._codec.decode, fields.stop_words),
-            responder=responder,
+            reply=reply,
             deadline=time.monotonic() + (timeout_s or limits.deadline_s),
         )
 
@@ -271,12 +289,9 @@ class Service:
         )
 
     def _refuse_all(self, error: RequestError) -> None:
-        waiting = self._scheduler.remove_waiting(lambda _: True)
-        for sequence in (*self._scheduler.running, *waiting):
-            sequence.responder.fail(error)
-            self.metrics.add("angelspec_requests_failed_total")
-        for sequence in list(self._scheduler.running):
-            self._scheduler.finish(sequence)
+        """Fail every request, wherever it is, and free the slots."""
+        self._replies.fail_all(error)
+        self._scheduler.clear()
 
 
 def _log_progress(done: int, total: int) -> None:

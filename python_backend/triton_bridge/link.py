@@ -9,18 +9,25 @@ from __future__ import annotations
 import itertools
 import os
 import socket
+import struct
 import tempfile
 import threading
-from collections.abc import Callable
+import time
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Protocol
 
+from python_backend.coordinator.reply import Reply, Responder, contained
 from python_backend.coordinator.request import ErrorCode, RequestError
-from python_backend.coordinator.sequence import Responder
+from python_backend.coordinator.worker import OnDeath, Worker
 from python_backend.protocol import Tensors
+
+SEND_WAIT_S = 5  # a peer that takes nothing for so long is lost
+CLOSE_WAIT_S = 2.0
+RETRY_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -87,14 +94,16 @@ class Channel:
 
     def __init__(self, connection: Connection) -> None:
         self._connection, self._lock = connection, threading.Lock()
+        with self._socket() as peer:  # a peer that reads no more must not hold up who writes
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", SEND_WAIT_S, 0))
 
     def send(self, message: Submit | Leave | Answer | Failure) -> None:
-        """A lost peer is no error here: its end notices by itself."""
+        """A lost peer is no error here: its end notices by itself. Raises for what cannot be sent at all."""
         try:
             with self._lock:
                 self._connection.send(message)
         except OSError:
-            return
+            self.hang_up()  # half a message may be under way: nothing can follow it
 
     def receive(self) -> Any:
         """The next message; None once the peer is gone."""
@@ -105,29 +114,28 @@ class Channel:
 
     def hang_up(self) -> None:
         """End both directions; whoever waits in `receive`, here or there, returns."""
-        with suppress(OSError), socket.socket(fileno=os.dup(self._connection.fileno())) as peer:
+        with suppress(OSError), self._socket() as peer:
             peer.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """For the thread that receives, once it is done."""
         self._connection.close()
 
+    def _socket(self) -> socket.socket:
+        return socket.socket(fileno=os.dup(self._connection.fileno()))
+
 
 class LinkResponder:
     """Answers one request of the twin."""
 
-    def __init__(self, key: int, channel: Channel, done: Callable[[int], Any]) -> None:
-        """done: called with the key once the request is answered."""
-        self._key, self._channel, self._done = key, channel, done
+    def __init__(self, key: int, channel: Channel) -> None:
+        self._key, self._channel = key, channel
         self.left = False
 
     def send(self, outputs: Tensors, final: bool) -> None:
-        if final:
-            self._done(self._key)
         self._channel.send(Answer(self._key, outputs, final))
 
     def fail(self, error: RequestError) -> None:
-        self._done(self._key)
         self._channel.send(Failure(self._key, str(error), error.code))
 
     def is_cancelled(self) -> bool:
@@ -137,24 +145,33 @@ class LinkResponder:
 class LinkServer:
     """The coordinator's end."""
 
-    def __init__(self, host: Host, address: str) -> None:
-        self._host, self.address = host, address
+    def __init__(self, host: Host, address: str, on_death: OnDeath = lambda _: None) -> None:
+        """on_death: told where a thread of the link died; the link itself goes on."""
+        self._host, self.address, self._on_death = host, address, on_death
         Path(address).unlink(missing_ok=True)
         self._listener = Listener(address, "AF_UNIX", backlog=8)
         self._closing = False
         self._peers: list[Channel] = []
-        self._thread = threading.Thread(target=self._accept, name="link", daemon=True)
-        self._thread.start()
+        self._worker = Worker("link", self._accept, self._died).start()
 
     def close(self) -> None:
         """Take no more connections and hang up; what waits for an answer fails at the other end."""
         self._closing = True
-        Client(self.address, "AF_UNIX").close()  # wakes accept
-        self._thread.join()
+        with suppress(OSError):
+            Client(self.address, "AF_UNIX").close()  # wakes accept
+        self._worker.join(CLOSE_WAIT_S)
         self._listener.close()
         for peer in list(self._peers):
             peer.hang_up()
-        Path(self.address).parent.rmdir()
+        with suppress(OSError):  # whoever else made the folder their own keeps it
+            Path(self.address).parent.rmdir()
+
+    def _died(self, reason: str) -> None:
+        """Take connections again, from a new thread."""
+        self._on_death(reason)
+        if not self._closing:
+            time.sleep(RETRY_S)
+            self._worker = Worker("link", self._accept, self._died).start()
 
     def _accept(self) -> None:
         while True:
@@ -162,22 +179,36 @@ class LinkServer:
             if self._closing:
                 connection.close()
                 return
-            self._peers.append(Channel(connection))
-            threading.Thread(target=self._serve, args=(self._peers[-1],), name="link-peer", daemon=True).start()
+            try:
+                channel = Channel(connection)
+                Worker("link-peer", partial(self._serve, channel), self._on_death).start()
+            except BaseException:
+                connection.close()  # its end notices, and may try again
+                raise
 
     def _serve(self, channel: Channel) -> None:
+        """One twin, until it hangs up. However this ends, it notices, and its requests are given up."""
         responders: dict[int, LinkResponder] = {}
-        while (message := channel.receive()) is not None:
-            if isinstance(message, Submit):
-                responder = LinkResponder(message.key, channel, lambda key: responders.pop(key, None))
-                responders[message.key] = responder
-                self._host.submit(message.tensors, message.parameters, responder, message.request_id, message.timeout_s)
-            elif leaving := responders.get(message.key):
-                leaving.left = True
-        for responder in list(responders.values()):
-            responder.left = True
-        self._peers.remove(channel)
-        channel.close()
+        self._peers.append(channel)
+        try:
+            while (message := channel.receive()) is not None:
+                if isinstance(message, Submit):
+                    self._submit(message, channel, responders)
+                elif leaving := responders.get(message.key):
+                    leaving.left = True
+        finally:
+            for responder in list(responders.values()):
+                responder.left = True
+            self._peers.remove(channel)
+            channel.hang_up()
+            channel.close()
+
+    def _submit(self, message: Submit, channel: Channel, responders: dict[int, LinkResponder]) -> None:
+        responder = LinkResponder(message.key, channel)
+        reply = Reply(responder, lambda *_: responders.pop(message.key, None))
+        with contained(reply):
+            responders[message.key] = responder
+            self._host.submit(message.tensors, message.parameters, reply, message.request_id, message.timeout_s)
 
 
 class LinkClient:
@@ -187,8 +218,12 @@ class LinkClient:
         self._address = address
         self._keys = itertools.count()
         self._lock = threading.Lock()
-        self._waiting: dict[int, Responder] = {}
+        self._waiting: dict[int, Reply] = {}
         self._channel: Channel | None = None
+
+    def __len__(self) -> int:
+        """Requests that wait for their end."""
+        return len(self._waiting)
 
     def submit(
         self,
@@ -200,19 +235,20 @@ class LinkClient:
     ) -> None:
         """Forward a request; every outcome goes through the responder."""
         key = next(self._keys)
-        with self._lock:
-            self._waiting[key] = responder
-        try:
-            channel = self._connect()
-        except OSError:
-            self._fail([key], "model 'angelspec' is not loaded")
-            return
-        channel.send(Submit(key, tensors, parameters, request_id, timeout_s))
+        reply = Reply(responder, lambda *_: self._forget(key))
+        with contained(reply):
+            with self._lock:
+                self._waiting[key] = reply
+            try:
+                channel = self._connect()
+            except OSError:
+                raise RequestError("model 'angelspec' is not loaded", "UNAVAILABLE") from None
+            channel.send(Submit(key, tensors, parameters, request_id, timeout_s))
 
     def leave(self, responder: Responder) -> None:
         """Tell the coordinator that this request's client is gone."""
         with self._lock:
-            keys = [key for key, waiting in self._waiting.items() if waiting is responder]
+            keys = [key for key, reply in self._waiting.items() if reply.is_for(responder)]
             channel = self._channel
         for key in keys:
             if channel:
@@ -225,32 +261,41 @@ class LinkClient:
         if channel:
             channel.hang_up()
 
+    def _forget(self, key: int) -> None:
+        with self._lock:
+            self._waiting.pop(key, None)
+
     def _connect(self) -> Channel:
         with self._lock:
             if self._channel is None:
-                self._channel = Channel(Client(self._address, "AF_UNIX"))
-                threading.Thread(target=self._read, args=(self._channel,), name="link", daemon=True).start()
+                channel = Channel(Client(self._address, "AF_UNIX"))
+                try:
+                    Worker("link", lambda: self._read(channel), lambda _: None).start()
+                except BaseException:
+                    channel.close()
+                    raise
+                self._channel = channel
             return self._channel
 
     def _read(self, channel: Channel) -> None:
-        while (message := channel.receive()) is not None:
-            done = isinstance(message, Failure) or message.final
+        """Pass answers on until the coordinator hangs up. However this ends, nobody waits for ever: the next request
+        connects anew."""
+        try:
+            while (message := channel.receive()) is not None:
+                with self._lock:
+                    reply = self._waiting.get(message.key)
+                if reply is None:
+                    continue  # it was failed when an earlier connection broke
+                if isinstance(message, Failure):
+                    reply.fail(RequestError(message.message, message.code))
+                else:
+                    reply.send(message.outputs, message.final)
+        finally:
             with self._lock:
-                responder = self._waiting.pop(message.key, None) if done else self._waiting.get(message.key)
-            if responder is None:
-                continue  # it was failed when an earlier connection broke
-            if isinstance(message, Failure):
-                responder.fail(RequestError(message.message, message.code))
-            else:
-                responder.send(message.outputs, message.final)
-        with self._lock:
-            self._channel, lost = None, list(self._waiting)
-        channel.close()
-        self._fail(lost, "model 'angelspec' was unloaded or its process died")
-
-    def _fail(self, keys: list[int], message: str) -> None:
-        with self._lock:
-            responders = [self._waiting.pop(key, None) for key in keys]
-        for responder in responders:
-            if responder:
-                responder.fail(RequestError(message, "UNAVAILABLE"))
+                if self._channel is channel:
+                    self._channel = None
+                lost = list(self._waiting.values())
+            channel.hang_up()
+            channel.close()
+            for reply in lost:
+                reply.fail(RequestError("model 'angelspec' was unloaded or its process died", "UNAVAILABLE"))

@@ -6,15 +6,16 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 
 from python_backend.coordinator.handshake import StartupError
-from python_backend.coordinator.request import RequestError
+from python_backend.coordinator.reply import Reply, as_request_error, contained, internal
 from python_backend.coordinator.service import Service
+from python_backend.coordinator.worker import Worker
 from python_backend.engines.base import DrafterEngine, TargetEngine
 from python_backend.protocol import (
     DESCRIBE,
@@ -36,7 +37,7 @@ from python_backend.triton_bridge.bls import TARGET, takes_calls
 from python_backend.triton_bridge.link import Host, LinkClient, LinkServer, link_address
 from python_backend.triton_bridge.messages import error_response, parameters_of, response_of, tensors_of
 from python_backend.triton_bridge.observe import TritonMetrics
-from python_backend.triton_bridge.outbox import Outbox, TritonResponder
+from python_backend.triton_bridge.outbox import FINAL, Outbox
 
 log = logging.getLogger(__name__)
 
@@ -116,21 +117,14 @@ class CoordinatorModel:
         """closing: ends the service's wait for its engines."""
         self._service, self._closing = service, closing
         sink = TritonMetrics()
-        self._outbox = Outbox(tick=lambda: service.metrics.publish(sink))
-        self._link = LinkServer(service, link_address())
+        self._outbox = Outbox(tick=lambda: service.metrics.publish(sink), on_death=service.note_death)
+        self._link = LinkServer(service, link_address(), service.note_death)
         self._warm_up_due = bool(model_config.get("model_warmup"))
         self._started = False
 
     def execute(self, requests: list[Any]) -> None:
-        if not self._started:  # not in initialize: no calls to other models can be made before it has returned
-            self._started = True
-            self._service.start()
         for request in requests:
-            if self._warm_up_due:
-                self._warm_up_due = False
-                threading.Thread(target=self._warm_up, args=(request,), name="warm-up", daemon=True).start()
-            else:
-                submit(self._service, request, self._outbox.responder(request), batched=True)
+            enter(request, self._outbox, self._take)
 
     def finalize(self) -> None:
         """Triton has waited for all requests but the twin's. Those fail: from now on calls to models get no answer."""
@@ -141,24 +135,29 @@ class CoordinatorModel:
 
     def is_ready(self) -> bool:
         """Asked for by Triton from 26.03 on."""
-        try:
-            self._service.wait_started(0)
-        except StartupError:
-            return False
-        return True
+        return self._service.is_serving()
 
-    def _warm_up(self, request: Any) -> None:
+    def _take(self, request: Any, reply: Reply) -> None:
+        if not self._started:  # not in initialize: no calls to other models can be made before it has returned
+            self._service.start()
+            self._started = True
+        if self._warm_up_due:
+            self._warm_up_due = False
+            Worker("warm-up", lambda: self._warm_up(reply), lambda reason: reply.fail(internal(reason))).start()
+        else:
+            submit(self._service, request, reply, batched=True)
+
+    def _warm_up(self, reply: Reply) -> None:
         """Triton calls a model ready once its warm-up request is answered, so the answer waits for the start-up checks
         and the cost table. Where models cannot be called yet, it must not: all of them would wait for each other."""
-        responder = self._outbox.responder(request, watch=False)
         if takes_calls(TARGET):
             try:
                 self._service.wait_started()
             except StartupError as error:
                 log.error("not serving: %s", error)  # Triton 2.51 may crash on the failed warm-up instead of telling
-                responder.fail(RequestError(str(error), "INTERNAL"))
+                reply.fail(internal(str(error)))
                 return
-        responder.send({}, final=True)
+        reply.send({}, final=True)
 
 
 class TwinModel:
@@ -170,14 +169,30 @@ class TwinModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            submit(self._link, request, self._outbox.responder(request), batched=False, stream=np.array([False]))
+            enter(request, self._outbox, self._take)
 
     def finalize(self) -> None:
         self._link.close()
         self._outbox.close()
 
+    def _take(self, request: Any, reply: Reply) -> None:
+        submit(self._link, request, reply, batched=False, stream=np.array([False]))
 
-def submit(host: Host, request: Any, responder: TritonResponder, batched: bool, **more: Any) -> None:
+
+def enter(request: Any, outbox: Outbox, take: Callable[[Any, Reply], None]) -> None:
+    """The one way in: from here on the request is answered exactly once, and what it raises stays its own."""
+    sender = request.get_response_sender()
+    try:
+        reply = outbox.reply(sender)
+    except Exception as error:
+        log.exception("a request was not taken")
+        sender.send(error_response(str(as_request_error(error)), "INTERNAL"), flags=FINAL)
+        return
+    with contained(reply):
+        take(request, reply)
+
+
+def submit(host: Host, request: Any, reply: Reply, batched: bool, **more: Any) -> None:
     """more: tensors that win over the request's own."""
     tensors = tensors_of(request, batched) | more
-    host.submit(tensors, parameters_of(request), responder, request.request_id(), request.timeout() * MICROSECONDS)
+    host.submit(tensors, parameters_of(request), reply, request.request_id(), request.timeout() * MICROSECONDS)

@@ -15,7 +15,9 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from python_backend.coordinator.reply import Reply, as_request_error
 from python_backend.coordinator.request import RequestError
+from python_backend.coordinator.worker import OnDeath, Worker
 from python_backend.protocol import Tensors
 from python_backend.triton_bridge.messages import error_response, response_of
 
@@ -26,73 +28,92 @@ SWEEP_S = 0.05  # how often clients are checked for having left
 TICK_S = 0.5  # how often metrics are published
 CLOSE_WAIT_S = 5.0
 
+Make = Callable[[], Any]
+
 
 class TritonResponder:
     """Answers one request; every method returns at once."""
 
     def __init__(self, sender: Any, outbox: Outbox) -> None:
         self._sender, self._outbox = sender, outbox
-        self._cancelled = False
+        self._left = False
 
     def send(self, outputs: Tensors, final: bool) -> None:
         self._outbox.put(self, lambda: response_of(outputs), final)
 
     def fail(self, error: RequestError) -> None:
-        self._outbox.put(self, lambda: error_response(str(error), error.code), final=True)
+        self._outbox.put(self, lambda: _error(error), final=True)
 
     def is_cancelled(self) -> bool:
-        """Whether the client had left when the outbox last looked."""
-        return self._cancelled
+        """Whether the client had left when the outbox last looked, or can no longer be answered."""
+        return self._left
 
-    def deliver(self, response: Any, final: bool) -> None:
-        """For the outbox only."""
-        self._sender.send(response, flags=FINAL if final else 0)
+    def deliver(self, make: Make, final: bool) -> None:
+        """For the outbox only. Raises what the response, or Triton, raises."""
+        self._sender.send(make(), flags=FINAL if final else 0)
 
-    def has_just_left(self) -> bool:
-        """For the outbox only: true once, when the client is first seen to have left."""
-        before, self._cancelled = self._cancelled, self._cancelled or bool(self._sender.is_cancelled())
-        return self._cancelled and not before
+    def look(self) -> bool:
+        """For the outbox only, before the final answer: whether the client has left."""
+        self._left = self._left or bool(self._sender.is_cancelled())
+        return self._left
+
+    def lose(self) -> None:
+        """For the outbox only: no answer reaches the client any more."""
+        self._left = True
 
 
 class Outbox:
-    """Sends responses in their order, notices clients that left, and runs a periodic task."""
+    """Sends responses in their order, notices clients that left, and runs a periodic task.
+
+    Triton frees a request with its final response. So the thread that sends it is the one that looks after clients,
+    and looks only after those that it has not yet sent one.
+    """
 
     def __init__(
         self,
         tick: Callable[[], None] = lambda: None,
-        on_left: Callable[[TritonResponder], None] = lambda _: None,
+        on_left: Callable[[Reply], None] = lambda _: None,
+        on_death: OnDeath = lambda _: None,
     ) -> None:
-        """tick: called twice a second. on_left: called with who left."""
-        self._tick, self._on_left = tick, on_left
-        self._queue: queue.SimpleQueue[tuple[TritonResponder, Callable[[], Any], bool] | None] = queue.SimpleQueue()
-        self._open: dict[TritonResponder, None] = {}  # a set in the order of arrival
+        """tick: called twice a second. on_left: called with who left. on_death: told of each death of the thread; the
+        next one goes on where it ended."""
+        self._tick, self._on_left, self._on_death = tick, on_left, on_death
+        self._queue: queue.SimpleQueue[tuple[TritonResponder, Make, bool] | None] = queue.SimpleQueue()
+        self._open: dict[TritonResponder, Reply | None] = {}  # None: nobody asks whether the client left
         self._lock = threading.Lock()
-        self._thread = threading.Thread(target=self._run, name="outbox", daemon=True)
-        self._thread.start()
+        self._closed = False
+        self._worker = Worker("outbox", self._run, self._died).start()
 
-    def responder(self, request: Any, watch: bool = True) -> TritonResponder:
+    def reply(self, sender: Any, watch: bool = True) -> Reply:
         """watch: notice when the client leaves."""
-        responder = TritonResponder(request.get_response_sender(), self)
-        if watch:
-            with self._lock:
-                self._open[responder] = None
-        return responder
+        responder = TritonResponder(sender, self)
+        reply = Reply(responder)
+        with self._lock:
+            self._open[responder] = reply if watch else None
+        return reply
 
-    def put(self, responder: TritonResponder, response: Callable[[], Any], final: bool) -> None:
-        """response: makes it, here rather than on the caller's thread, which decodes meanwhile."""
-        self._queue.put((responder, response, final))
+    def put(self, responder: TritonResponder, make: Make, final: bool) -> None:
+        """make: builds the response, here rather than on the caller's thread, which decodes meanwhile."""
+        self._queue.put((responder, make, final))
 
     def close(self) -> None:
         """Send what is queued, then end the thread. A server that no longer takes anything is not waited for."""
+        self._closed = True
         self._queue.put(None)
-        self._thread.join(CLOSE_WAIT_S)
+        if not self._worker.join(CLOSE_WAIT_S):
+            log.warning("the server took no more answers for %.0f s: %d are lost", CLOSE_WAIT_S, len(self._open))
+
+    def _died(self, reason: str) -> None:
+        self._on_death(reason)
+        if not self._closed:
+            self._worker = Worker("outbox", self._run, self._died).start()
 
     def _run(self) -> None:
         next_sweep = next_tick = 0.0
         while True:
             now = time.monotonic()
             if now >= next_sweep:
-                self._guard(self._sweep)
+                self._sweep()
                 next_sweep = now + SWEEP_S
             if now >= next_tick:
                 self._guard(self._tick)
@@ -103,24 +124,46 @@ class Outbox:
                 continue
             if item is None:
                 return
-            self._guard(self._deliver, *item)
+            self._deliver(*item)
 
-    def _deliver(self, responder: TritonResponder, response: Callable[[], Any], final: bool) -> None:
-        if final:
-            with self._lock:
-                self._open.pop(responder, None)
-        responder.deliver(response(), final)
+    def _deliver(self, responder: TritonResponder, make: Make, final: bool) -> None:
+        """One response. What cannot be built or sent ends its request with an error, and if that fails too, silently:
+        then Triton has nobody to answer."""
+        if responder not in self._open:
+            return
+        try:
+            responder.deliver(make, final)
+        except BaseException as error:
+            log.exception("a response was not sent")
+            responder.lose()
+            final, told = True, as_request_error(error)
+            self._guard(responder.deliver, lambda: _error(told), True)
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            if final:
+                with self._lock:
+                    self._open.pop(responder, None)
 
     def _sweep(self) -> None:
         with self._lock:
-            waiting = list(self._open)
-        for responder in waiting:
-            if responder.has_just_left():
-                self._on_left(responder)
+            watched = [(responder, reply) for responder, reply in self._open.items() if reply]
+        for responder, reply in watched:
+            self._guard(self._look, responder, reply)
+
+    def _look(self, responder: TritonResponder, reply: Reply) -> None:
+        if responder.look():
+            with self._lock:
+                self._open[responder] = None  # seen; its final answer is still to come
+            self._on_left(reply)
 
     def _guard(self, action: Callable[..., None], *args: Any) -> None:
         """One client's trouble must not silence the thread that serves all."""
         try:
             action(*args)
         except Exception:
-            log.exception("answering a client failed")
+            log.exception("a task of the outbox failed")
+
+
+def _error(error: RequestError) -> Any:
+    return error_response(str(error), error.code)

@@ -11,6 +11,7 @@ from python_backend.budget.cost_table import CostTable
 from python_backend.coordinator.drafting import DraftCalls
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.metrics import Metrics
+from python_backend.coordinator.reply import Reply
 from python_backend.coordinator.report import StepReport
 from python_backend.coordinator.sequence import Sequence
 from python_backend.coordinator.stream import TextStream
@@ -57,7 +58,7 @@ def sequence(slot=0, drafter="own", also=("lookup",)):
         stream=False,
         echo="",
         text=TextStream(Letters().decode, []),
-        responder=Answer(),
+        reply=Reply(Answer()),
         deadline=0.0,
         also=also,
         slot=slot,

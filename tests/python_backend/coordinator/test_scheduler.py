@@ -5,6 +5,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from python_backend.coordinator.reply import Reply
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.scheduler import Scheduler
 from python_backend.coordinator.sequence import Sequence
@@ -28,7 +29,7 @@ def sequence(prompt_length):
         stream=False,
         echo="",
         text=TextStream(lambda ids: ""),
-        responder=Answer(),
+        reply=Reply(Answer()),
         deadline=1e18,
     )
 
