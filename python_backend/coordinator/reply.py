@@ -95,11 +95,14 @@ class Replies:
     def __len__(self) -> int:
         return len(self._open)
 
-    def open(self, responder: Responder) -> Reply:
+    @contextmanager
+    def take(self, responder: Responder) -> Iterator[Reply]:
+        """A request comes in: whatever is raised inside becomes its error."""
         reply = Reply(responder, self._count)
-        with self._lock:
-            self._open[reply] = None
-        return reply
+        with contained(reply):
+            with self._lock:
+                self._open[reply] = None
+            yield reply
 
     def fail_all(self, error: RequestError) -> int:
         """End every request that is open now. Returns how many."""

@@ -16,7 +16,7 @@ from python_backend.coordinator.emit import strings
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.loop import DecodeLoop
 from python_backend.coordinator.metrics import Metrics
-from python_backend.coordinator.reply import Replies, Reply, Responder, contained, internal, unavailable
+from python_backend.coordinator.reply import Replies, Reply, Responder, internal, unavailable
 from python_backend.coordinator.report import StepLog
 from python_backend.coordinator.request import Fields, RequestError, invalid
 from python_backend.coordinator.router import Router, route
@@ -93,7 +93,7 @@ class Service:
         timeout_s: float = 0.0,
     ) -> None:
         """Queue a request; every outcome goes through the responder. timeout_s 0 = the settings' deadline."""
-        with contained(self._replies.open(responder)) as reply:
+        with self._replies.take(responder) as reply:
             if parameters.get("operation") == SET_POLICY:
                 self.set_policy(str(parameters.get("policy")))
                 reply.send({"text_output": strings(str(parameters["policy"]))}, final=True)
@@ -105,7 +105,7 @@ class Service:
             self._check_serving()
             self._scheduler.submit(self._sequence(fields, reply, request_id, timeout_s))
             self.metrics.add("angelspec_requests_total")
-            self._wake.set()
+        self._wake.set()  # also where it failed after it was queued
 
     def cancel(self, request_id: str) -> None:
         """Stop the requests of this id within a step; unknown ids are no error."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from python_backend.coordinator.handshake import StartupError
-from python_backend.coordinator.reply import Reply, as_request_error, contained, internal
+from python_backend.coordinator.reply import Reply, as_request_error, internal
 from python_backend.coordinator.service import Service
 from python_backend.coordinator.worker import Worker
 from python_backend.engines.base import DrafterEngine, TargetEngine
@@ -182,14 +182,17 @@ class TwinModel:
 def enter(request: Any, outbox: Outbox, take: Callable[[Any, Reply], None]) -> None:
     """The one way in: from here on the request is answered exactly once, and what it raises stays its own."""
     sender = request.get_response_sender()
+    reply = None
     try:
         reply = outbox.reply(sender)
-    except Exception as error:
-        log.exception("a request was not taken")
-        sender.send(error_response(str(as_request_error(error)), "INTERNAL"), flags=FINAL)
-        return
-    with contained(reply):
         take(request, reply)
+    except Exception as error:
+        log.exception("taking a request failed")
+        told = as_request_error(error)
+        if reply:
+            reply.fail(told)
+        else:
+            sender.send(error_response(str(told), told.code), flags=FINAL)
 
 
 def submit(host: Host, request: Any, reply: Reply, batched: bool, **more: Any) -> None:

@@ -62,6 +62,9 @@ class TritonResponder:
         self._left = True
 
 
+Item = tuple[TritonResponder, Make, bool]  # whose, what makes the response, whether it is the last
+
+
 class Outbox:
     """Sends responses in their order, notices clients that left, and runs a periodic task.
 
@@ -78,7 +81,8 @@ class Outbox:
         """tick: called twice a second. on_left: called with who left. on_death: told of each death of the thread; the
         next one goes on where it ended."""
         self._tick, self._on_left, self._on_death = tick, on_left, on_death
-        self._queue: queue.SimpleQueue[tuple[TritonResponder, Make, bool] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Item | None] = queue.SimpleQueue()
+        self._in_hand: Item | None = None  # outlives a thread that dies with it
         self._open: dict[TritonResponder, Reply | None] = {}  # None: nobody asks whether the client left
         self._lock = threading.Lock()
         self._closed = False
@@ -110,6 +114,8 @@ class Outbox:
 
     def _run(self) -> None:
         next_sweep = next_tick = 0.0
+        if self._in_hand:
+            self._deliver(*self._in_hand)
         while True:
             now = time.monotonic()
             if now >= next_sweep:
@@ -124,7 +130,9 @@ class Outbox:
                 continue
             if item is None:
                 return
+            self._in_hand = item
             self._deliver(*item)
+            self._in_hand = None
 
     def _deliver(self, responder: TritonResponder, make: Make, final: bool) -> None:
         """One response. What cannot be built or sent ends its request with an error, and if that fails too, silently:

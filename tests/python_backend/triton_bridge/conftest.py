@@ -1,0 +1,5 @@
+"""The bridge without a server."""
+
+from tests.support import triton
+
+triton.install()
