@@ -14,20 +14,18 @@ from python_backend.coordinator import handshake, request
 from python_backend.coordinator.drafting import DraftCalls
 from python_backend.coordinator.emit import strings
 from python_backend.coordinator.handshake import StartupError
+from python_backend.coordinator.intake import Intake
 from python_backend.coordinator.loop import DecodeLoop
 from python_backend.coordinator.metrics import Metrics
-from python_backend.coordinator.reply import Replies, Reply, Responder, internal, unavailable
+from python_backend.coordinator.reply import Replies, Responder, internal, unavailable
 from python_backend.coordinator.report import StepLog
-from python_backend.coordinator.request import Fields, RequestError, invalid
-from python_backend.coordinator.router import Router, route
+from python_backend.coordinator.request import RequestError, invalid
+from python_backend.coordinator.router import Router
 from python_backend.coordinator.scheduler import Scheduler
-from python_backend.coordinator.sequence import Sequence
-from python_backend.coordinator.stream import TextStream
 from python_backend.coordinator.text import TextCodec
 from python_backend.coordinator.worker import Worker
 from python_backend.engines.base import DrafterEngine, TargetEngine
 from python_backend.protocol import Description, Tensors
-from python_backend.sampling.params import SamplingParams
 from python_backend.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -50,7 +48,7 @@ class Service:
         metrics: Metrics,
     ) -> None:
         self._settings, self._target, self._drafters = settings, target, drafters
-        self._codec, self.metrics = codec, metrics
+        self._intake, self.metrics = Intake(settings, codec), metrics
         wanted = settings.coordinator
         self._scheduler = Scheduler(wanted.max_sequences, wanted.max_queue, wanted.prefill_rows)
         self._wake = threading.Event()
@@ -59,7 +57,6 @@ class Service:
         self._stopped = False
         self._died = ""  # why the loop's thread is gone
         self._replies = Replies(self.metrics)
-        self._vocabulary_size = 0
         self._table: CostTable | None = None
         self._loop: DecodeLoop | None = None
         self._worker = Worker("decode-loop", self._run, self._loop_died)
@@ -103,7 +100,7 @@ class Service:
                 self.cancel(request_id)
                 raise RequestError("stopped on request", "CANCELLED")
             self._check_serving()
-            self._scheduler.submit(self._sequence(fields, reply, request_id, timeout_s))
+            self._scheduler.submit(self._intake.sequence(fields, reply, request_id, timeout_s))
             self.metrics.add("angelspec_requests_total")
         self._wake.set()  # also where it failed after it was queued
 
@@ -172,7 +169,7 @@ class Service:
         target = self._target.describe()
         drafters = {name: drafter.describe() for name, drafter in self._drafters.items()}
         handshake.check(self._settings, target, drafters)
-        self._vocabulary_size = target.vocabulary_size
+        self._intake.vocabulary_size = target.vocabulary_size
         self._table = self._cost_table(target, drafters)
         policy = build_policy(self._settings.budget.policy, self._settings.budget, self._table)
         return DecodeLoop(
@@ -224,69 +221,6 @@ class Service:
             raise unavailable(STOPPING)
         if reason := self._startup_error or self._died:
             raise unavailable(f"not serving: {reason}")
-
-    def _sequence(self, fields: Fields, reply: Reply, request_id: str, timeout_s: float) -> Sequence:
-        limits = self._settings.coordinator
-        tokens, prompt_text = self._prompt(fields)
-        if len(tokens) >= limits.max_length:
-            raise invalid(f"prompt has {len(tokens)} tokens, the limit is {limits.max_length - 1}")
-        workload = route(prompt_text) if fields.workload == "auto" else fields.workload
-        depth = limits.depth if fields.num_draft_tokens is None else min(fields.num_draft_tokens, limits.depth)
-        return Sequence(
-            request_id=request_id,
-            tokens=tokens,
-            prompt_length=len(tokens),
-            max_tokens=min(fields.max_tokens or limits.default_max_tokens, limits.max_length - len(tokens)),
-            params=self._sampling(fields),
-            depth=depth,
-            drafter=self._settings.drafter_of(workload, fields.thinking) if depth else "",
-            also=self._settings.also if depth else (),
-            workload=workload,
-            undecided=fields.workload == "auto",
-            thinking=fields.thinking,
-            stream=fields.stream,
-            echo="" if fields.exclude_input_in_output else prompt_text,
-            text=TextStream(self._codec.decode, fields.stop_words),
-            reply=reply,
-            deadline=time.monotonic() + (timeout_s or limits.deadline_s),
-        )
-
-    def _prompt(self, fields: Fields) -> tuple[list[int], str]:
-        """(tokens, text) of the one prompt that was given."""
-        given = [name for name in ("text_input", "messages", "input_ids") if getattr(fields, name) is not None]
-        if len(given) != 1:
-            raise invalid(f"give exactly one of text_input, messages and input_ids; got {given or 'none'}")
-        if fields.messages is not None:
-            tokens = self._codec.render(request.parse_messages(fields.messages), fields.thinking)
-            text = self._codec.decode(tokens)
-        elif fields.input_ids is not None:
-            tokens = list(fields.input_ids)
-            if wrong := [t for t in tokens if self._vocabulary_size and not 0 <= t < self._vocabulary_size]:
-                raise invalid(f"input_ids holds {wrong[0]}, the vocabulary has {self._vocabulary_size} tokens")
-            text = self._codec.decode(tokens)
-        else:
-            text = fields.text_input or ""
-            tokens = self._codec.encode(text)
-        if not tokens:
-            raise invalid(f"{given[0]} is empty")
-        return tokens, text
-
-    def _sampling(self, fields: Fields) -> SamplingParams:
-        end_ids = self._codec.end_ids if fields.end_id is None else (fields.end_id,) if fields.end_id >= 0 else ()
-        return SamplingParams(
-            temperature=fields.temperature,
-            top_k=fields.top_k,
-            top_p=fields.top_p,
-            min_p=fields.min_p,
-            repetition_penalty=fields.repetition_penalty,
-            presence_penalty=fields.presence_penalty,
-            frequency_penalty=fields.frequency_penalty,
-            seed=request.fresh_seed() if fields.seed is None else fields.seed,
-            min_tokens=fields.min_tokens,
-            end_ids=end_ids,
-            bad_words=tuple(ids for word in fields.bad_words for ids in self._codec.encode_banned(word)),
-            return_log_probs=fields.return_log_probs,
-        )
 
     def _refuse_all(self, error: RequestError) -> None:
         """Fail every request, wherever it is, and free the slots."""
