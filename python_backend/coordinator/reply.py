@@ -52,11 +52,15 @@ class Reply:
             log.exception("answering a client failed")
             told = as_request_error(error)
             self._end(told)
-            self._tell(told)
+            self._insist(told)
 
     def fail(self, error: RequestError) -> None:
         if self._end(error):
-            self._tell(error)
+            try:
+                self._responder.fail(error)
+            except Exception as raised:
+                log.exception("telling a client of its error failed")
+                self._insist(as_request_error(raised))
 
     def is_cancelled(self) -> bool:
         """Whether nobody waits for an answer: the client left, or has its last one."""
@@ -77,11 +81,12 @@ class Reply:
                 log.exception("noting the end of a request failed")
         return first
 
-    def _tell(self, error: RequestError) -> None:
+    def _insist(self, error: RequestError) -> None:
+        """A second try, with an error that is surely plain; there is no third."""
         try:
             self._responder.fail(error)
         except Exception:
-            log.exception("telling a client of its error failed")
+            log.exception("a client cannot be answered")
 
 
 class Replies:

@@ -20,7 +20,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
 from typing import Any, Protocol
 
-from python_backend.coordinator.reply import Reply, Responder, contained
+from python_backend.coordinator.reply import Reply, Responder, contained, unavailable
 from python_backend.coordinator.request import ErrorCode, RequestError
 from python_backend.coordinator.worker import OnDeath, Worker
 from python_backend.protocol import Tensors
@@ -181,10 +181,14 @@ class LinkServer:
                 return
             try:
                 channel = Channel(connection)
-                Worker("link-peer", partial(self._serve, channel), self._on_death).start()
+                Worker("link-peer", partial(self._serve, channel), partial(self._peer_died, channel)).start()
             except BaseException:
                 connection.close()  # its end notices, and may try again
                 raise
+
+    def _peer_died(self, channel: Channel, reason: str) -> None:
+        channel.hang_up()
+        self._on_death(reason)
 
     def _serve(self, channel: Channel) -> None:
         """One twin, until it hangs up. However this ends, it notices, and its requests are given up."""
@@ -242,7 +246,7 @@ class LinkClient:
             try:
                 channel = self._connect()
             except OSError:
-                raise RequestError("model 'angelspec' is not loaded", "UNAVAILABLE") from None
+                raise unavailable("model 'angelspec' is not loaded") from None
             channel.send(Submit(key, tensors, parameters, request_id, timeout_s))
 
     def leave(self, responder: Responder) -> None:
@@ -270,7 +274,7 @@ class LinkClient:
             if self._channel is None:
                 channel = Channel(Client(self._address, "AF_UNIX"))
                 try:
-                    Worker("link", lambda: self._read(channel), lambda _: None).start()
+                    Worker("link-answers", partial(self._read, channel), lambda _: self._lose(channel)).start()
                 except BaseException:
                     channel.close()
                     raise
@@ -278,24 +282,25 @@ class LinkClient:
             return self._channel
 
     def _read(self, channel: Channel) -> None:
-        """Pass answers on until the coordinator hangs up. However this ends, nobody waits for ever: the next request
-        connects anew."""
-        try:
-            while (message := channel.receive()) is not None:
-                with self._lock:
-                    reply = self._waiting.get(message.key)
-                if reply is None:
-                    continue  # it was failed when an earlier connection broke
-                if isinstance(message, Failure):
-                    reply.fail(RequestError(message.message, message.code))
-                else:
-                    reply.send(message.outputs, message.final)
-        finally:
+        """Pass answers on until the coordinator hangs up."""
+        while (message := channel.receive()) is not None:
             with self._lock:
-                if self._channel is channel:
-                    self._channel = None
-                lost = list(self._waiting.values())
-            channel.hang_up()
-            channel.close()
-            for reply in lost:
-                reply.fail(RequestError("model 'angelspec' was unloaded or its process died", "UNAVAILABLE"))
+                reply = self._waiting.get(message.key)
+            if reply is None:
+                continue  # it was failed when an earlier connection broke
+            if isinstance(message, Failure):
+                reply.fail(RequestError(message.message, message.code))
+            else:
+                reply.send(message.outputs, message.final)
+        self._lose(channel)
+
+    def _lose(self, channel: Channel) -> None:
+        """Nobody reads it any more: nobody waits for it either, and the next request connects anew."""
+        with self._lock:
+            if self._channel is channel:
+                self._channel = None
+            lost = list(self._waiting.values())
+        channel.hang_up()
+        channel.close()
+        for reply in lost:
+            reply.fail(unavailable("model 'angelspec' was unloaded or its process died"))

@@ -161,9 +161,9 @@ class Outbox:
 
     def _look(self, responder: TritonResponder, reply: Reply) -> None:
         if responder.look():
+            self._on_left(reply)
             with self._lock:
                 self._open[responder] = None  # seen; its final answer is still to come
-            self._on_left(reply)
 
     def _guard(self, action: Callable[..., None], *args: Any) -> None:
         """One client's trouble must not silence the thread that serves all."""
