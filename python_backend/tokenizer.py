@@ -6,12 +6,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+NAMES_OF_5 = ("TokenizersBackend",)  # what transformers 5 writes for PreTrainedTokenizerFast, and 4 does not know
 
 
 def load_tokenizer(folder: Path) -> Any:
     """The fast tokenizer of a checkpoint, with its chat template where it has one."""
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    file = folder / "tokenizer_config.json"
+    named = json.loads(file.read_text()).get("tokenizer_class") if file.is_file() else None
+    kind = PreTrainedTokenizerFast if named in NAMES_OF_5 else AutoTokenizer
+    return kind.from_pretrained(folder, local_files_only=True)
 
 
 def end_ids(folder: Path) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from transformers import (
+    AutoConfig,
     AutoModelForCausalLM,
     LlamaConfig,
     LlamaForCausalLM,
@@ -16,6 +17,8 @@ from transformers import (
     Qwen2ForCausalLM,
     Qwen3Config,
     Qwen3ForCausalLM,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
 )
 
 from python_backend.engines.torch_engine import TorchEngine
@@ -36,20 +39,33 @@ SHAPE: dict[str, Any] = {
     "bos_token_id": None,
     "eos_token_id": 2,
 }
-LLAMA3_ROPE = {
+LLAMA3_ROPE = {  # as both releases of transformers take it, beside rope_theta
     "rope_type": "llama3",
-    "rope_theta": 10000.0,
     "factor": 8.0,
     "low_freq_factor": 1.0,
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 64,
 }
+EXPERTS: dict[str, Any] = {"num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
 MODELS = {
     "llama": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=True)),
-    "llama3": lambda: LlamaForCausalLM(LlamaConfig(**SHAPE, tie_word_embeddings=False, rope_parameters=LLAMA3_ROPE)),
+    "llama3": lambda: LlamaForCausalLM(_llama3()),
     "qwen2": lambda: Qwen2ForCausalLM(Qwen2Config(**SHAPE, tie_word_embeddings=True)),
     "qwen3": lambda: Qwen3ForCausalLM(Qwen3Config(**SHAPE, head_dim=16, tie_word_embeddings=False)),
+    "qwen3_moe": lambda: _qwen3_moe(norm_topk_prob=True),
+    "qwen3_moe, some layers": lambda: _qwen3_moe(norm_topk_prob=False, mlp_only_layers=[1]),
 }
+
+
+DENSE = [kind for kind in MODELS if not kind.startswith("qwen3_moe")]
+
+
+def _llama3() -> LlamaConfig:
+    return LlamaConfig(**SHAPE, tie_word_embeddings=False, rope_theta=10000.0, rope_scaling=LLAMA3_ROPE)
+
+
+def _qwen3_moe(**more: Any) -> Any:
+    return Qwen3MoeForCausalLM(Qwen3MoeConfig(**SHAPE, **EXPERTS, **more, head_dim=16, tie_word_embeddings=False))
 
 
 def save_tiny(kind: str, folder: Path) -> Path:
@@ -74,7 +90,11 @@ def load_engine(folder: Path, slots: int = 8, max_length: int = 256, **target: A
 
 def load_reference(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     """The same checkpoint in transformers."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+    config = AutoConfig.from_pretrained(folder)
+    if not hasattr(type(config), "standardize_rope_params") and hasattr(config, "rope_parameters"):
+        scaling = config.rope_parameters  # of a file that 5 wrote; 4.57 computes with its own default, and is wrong
+        config.rope_theta, config.rope_scaling = scaling["rope_theta"], scaling
+    return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype).eval()
 
 
 class Part(NamedTuple):

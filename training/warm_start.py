@@ -30,8 +30,11 @@ def copy_target_layers(network: BlockDrafter, layers: tuple[int, ...], weights: 
             draft.context_kv.weight.copy_(qkv[draft.query_size :])
         draft.output.weight.copy_(take("self_attn.o_proj"))
         draft.mlp_norm.weight.copy_(take("post_attention_layernorm"))
-        draft.gate_up.weight.copy_(torch.cat((take("mlp.gate_proj"), take("mlp.up_proj"))))
-        draft.down.weight.copy_(take("mlp.down_proj"))
+        if f"model.layers.{source}.mlp.gate.weight" in weights:  # experts: no one network to copy, so begin without
+            draft.down.weight.zero_()
+        else:
+            draft.gate_up.weight.copy_(torch.cat((take("mlp.gate_proj"), take("mlp.up_proj"))))
+            draft.down.weight.copy_(take("mlp.down_proj"))
     if network.mix is not None:
         distance = torch.tensor([[abs(t - read) for t in range(len(captured))] for read in reads])
         network.mix.copy_(-SHARPNESS * distance)

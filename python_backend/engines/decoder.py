@@ -6,16 +6,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors.torch import load_file
 from torch import Tensor
 from transformers import AutoConfig
-from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from python_backend.engines.checkpoint import CheckpointError, weight_files
+from python_backend.engines.rope import rope
 
-FAMILIES = ("llama", "qwen2", "qwen3")
-ROPE_TYPES = ("default", "linear", "llama3", "yarn")  # those whose frequencies do not depend on the sequence
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3_moe")
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in place of the feed-forward network of some layers."""
+
+    number: int
+    per_token: int  # that a row passes
+    width: int  # of one expert
+    renormalise: bool  # weights of the chosen sum to one (`norm_topk_prob`)
+    layers: tuple[int, ...]  # that have it
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,7 +33,7 @@ class DecoderConfig:
 
     vocabulary_size: int
     hidden_size: int
-    intermediate_size: int
+    intermediate_size: int  # of plain layers; with experts also the width that its drafters have
     layers: int
     heads: int
     kv_heads: int
@@ -34,6 +43,11 @@ class DecoderConfig:
     max_position: int
     rope_frequencies: Tensor  # [head_dim / 2] float32, radians per position
     rope_scale: float  # factor on cos and sin
+    experts: Experts | None = None
+
+    def experts_of(self, layer: int) -> Experts | None:
+        """None where the layer has a plain network."""
+        return self.experts if self.experts and layer in self.experts.layers else None
 
 
 def read_config(folder: Path) -> DecoderConfig:
@@ -46,7 +60,7 @@ def read_config(folder: Path) -> DecoderConfig:
     if "sliding_attention" in (getattr(config, "layer_types", None) or ()):
         raise CheckpointError(f"'{folder}' uses sliding-window attention, which is not supported")
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    frequencies, scale = _rope(config, head_dim)
+    frequencies, scale = rope(config, head_dim)
     return DecoderConfig(
         vocabulary_size=config.vocab_size,
         hidden_size=config.hidden_size,
@@ -60,6 +74,7 @@ def read_config(folder: Path) -> DecoderConfig:
         max_position=config.max_position_embeddings,
         rope_frequencies=frequencies,
         rope_scale=scale,
+        experts=_experts(config) if config.model_type == "qwen3_moe" else None,
     )
 
 
@@ -71,16 +86,19 @@ def load_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
-def _rope(config: Any, head_dim: int) -> tuple[Tensor, float]:
-    """Frequencies [head_dim / 2] and the factor on cos and sin."""
-    parameters = config.rope_parameters
-    kind = parameters["rope_type"]
-    if kind not in ROPE_TYPES:
-        raise CheckpointError(f"rope type is '{kind}'; supported: {', '.join(ROPE_TYPES)}")
-    if parameters.get("partial_rotary_factor", 1.0) != 1.0:
-        raise CheckpointError(f"partial_rotary_factor is {parameters['partial_rotary_factor']}; supported: 1.0")
-    if kind == "default":
-        exponents = torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim
-        return 1.0 / parameters["rope_theta"] ** exponents, 1.0
-    frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, device="cpu")
-    return frequencies.float(), float(scale)
+def _experts(config: Any) -> Experts | None:
+    """As transformers places them: every `decoder_sparse_step` layers, but for those of `mlp_only_layers`."""
+    layers = tuple(
+        i
+        for i in range(config.num_hidden_layers)
+        if (i + 1) % config.decoder_sparse_step == 0 and i not in config.mlp_only_layers
+    )
+    if not layers or not config.num_experts:
+        return None
+    return Experts(
+        number=config.num_experts,
+        per_token=config.num_experts_per_tok,
+        width=config.moe_intermediate_size,
+        renormalise=config.norm_topk_prob,
+        layers=layers,
+    )

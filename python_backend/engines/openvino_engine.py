@@ -11,7 +11,7 @@ import numpy.typing as npt
 import openvino as ov
 
 from python_backend.engines.blocks import BlockTables
-from python_backend.engines.checkpoint import weights_sha256
+from python_backend.engines.checkpoint import CheckpointError, weights_sha256
 from python_backend.engines.decoder import read_config
 from python_backend.engines.openvino_attention import cache_names, check_compiled, check_release
 from python_backend.engines.openvino_graph import build_graph
@@ -45,6 +45,8 @@ class OpenVinoEngine:
     def __init__(self, folder: Path, target: TargetSettings, coordinator: CoordinatorSettings) -> None:
         self.version = check_release()
         self.config = read_config(folder)
+        if self.config.experts:
+            raise CheckpointError(f"'{folder}' has experts, which target.engine openvino has not: use torch")
         check_fits(self.config.max_position, self.config.layers, target, coordinator)
         self.target = target
         self.folder = folder

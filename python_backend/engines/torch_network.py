@@ -11,8 +11,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from python_backend.engines.checkpoint import CheckpointError
-from python_backend.engines.decoder import DecoderConfig
+from python_backend.engines.decoder import DecoderConfig, Experts
 from python_backend.engines.torch_attention import KvCache, Plan, attend
+from python_backend.engines.torch_feed_forward import gated, mixture
 
 Linear = Callable[[Tensor], Tensor]
 
@@ -27,8 +28,7 @@ class Layer:
     key_norm: Tensor | None
     output: Linear
     mlp_norm: Tensor
-    gate_up: Linear  # hidden -> 2 * intermediate
-    down: Linear
+    feed_forward: Linear
 
 
 class Pass(NamedTuple):
@@ -45,7 +45,7 @@ class Decoder:
         self.config = config
         loader = _Loader(weights, dtype, device)
         self.embedding = loader.take("model.embed_tokens.weight")  # [vocabulary, hidden]
-        self.layers = [_layer(loader, f"model.layers.{i}.") for i in range(config.layers)]
+        self.layers = [_layer(loader, f"model.layers.{i}.", config.experts_of(i)) for i in range(config.layers)]
         self.final_norm = loader.take("model.norm.weight")
         self.head = make_linear(self.embedding if config.tied_head else loader.take("lm_head.weight"), None)
         loader.finish()
@@ -62,8 +62,7 @@ class Decoder:
         kept: dict[int, Tensor] = {}
         for i, layer in enumerate(self.layers):
             hidden = hidden + self._attention(layer, hidden, plan, cache.layers[i], cos, sin)
-            gate, up = layer.gate_up(self._norm(hidden, layer.mlp_norm)).chunk(2, dim=-1)
-            hidden = hidden + layer.down(F.silu(gate).mul_(up))
+            hidden = hidden + layer.feed_forward(self._norm(hidden, layer.mlp_norm))
             if i in capture:
                 kept[i] = hidden
         hidden = self._norm(hidden, self.final_norm)
@@ -136,7 +135,7 @@ def _repacks(dtype: torch.dtype) -> bool:
     return dtype == torch.float32 or bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
-def _layer(loader: _Loader, prefix: str) -> Layer:
+def _layer(loader: _Loader, prefix: str, experts: Experts | None) -> Layer:
     return Layer(
         input_norm=loader.take(prefix + "input_layernorm.weight"),
         qkv=loader.linear(prefix + "self_attn.", "q_proj", "k_proj", "v_proj"),
@@ -144,9 +143,17 @@ def _layer(loader: _Loader, prefix: str) -> Layer:
         key_norm=loader.take_optional(prefix + "self_attn.k_norm.weight"),
         output=loader.linear(prefix + "self_attn.", "o_proj"),
         mlp_norm=loader.take(prefix + "post_attention_layernorm.weight"),
-        gate_up=loader.linear(prefix + "mlp.", "gate_proj", "up_proj"),
-        down=loader.linear(prefix + "mlp.", "down_proj"),
+        feed_forward=_mixture(loader, prefix + "mlp.", experts) if experts else _gated(loader, prefix + "mlp."),
     )
+
+
+def _mixture(loader: _Loader, prefix: str, experts: Experts) -> Linear:
+    networks = [_gated(loader, f"{prefix}experts.{i}.") for i in range(experts.number)]
+    return mixture(loader.linear(prefix, "gate"), networks, experts.per_token, experts.renormalise)
+
+
+def _gated(loader: _Loader, prefix: str) -> Linear:
+    return gated(loader.linear(prefix, "gate_proj", "up_proj"), loader.linear(prefix, "down_proj"))
 
 
 def _rope_table(config: DecoderConfig, dtype: torch.dtype, device: str) -> tuple[Tensor, Tensor]:

@@ -51,3 +51,10 @@ def test_end_ids_come_from_the_generation_config_first(tmp_path: Path) -> None:
     assert end_ids(tmp_path) == (5,)
     (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [7, 8]}))
     assert end_ids(tmp_path) == (7, 8)
+
+
+def test_a_class_that_only_transformers_5_has_is_read_by_either_release(embedded: Path, tokenizer: Any) -> None:
+    """The embedded folder was written by 5; 4.57 ends with "Tokenizer class TokenizersBackend does not exist"."""
+    assert json.loads((embedded / "tokenizer_config.json").read_text())["tokenizer_class"] == "TokenizersBackend"
+    assert tokenizer.is_fast
+    assert tokenizer.eos_token == "<|im_end|>"

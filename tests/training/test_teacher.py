@@ -14,7 +14,7 @@ from training.teacher import Teacher
 LAYERS = (0, 1, 3)  # 3 is the final norm's output; the last layer's own is not to be had
 
 
-@pytest.fixture(scope="module", params=["llama", "qwen3"])
+@pytest.fixture(scope="module", params=["llama", "qwen3", "qwen3_moe"])
 def folder(request, tmp_path_factory):
     return save_tiny(request.param, tmp_path_factory.mktemp(request.param))
 

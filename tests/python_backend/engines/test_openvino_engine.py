@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from python_backend.engines.checkpoint import CheckpointError
 from python_backend.engines.openvino_engine import OpenVinoEngine
 from python_backend.engines.torch_engine import TorchEngine
 from python_backend.protocol import ProtocolError
 from python_backend.settings import TargetSettings
-from tests.checkpoints import MODELS, VOCABULARY, Part, load_engine, make_step, save_tiny
+from tests.checkpoints import DENSE, VOCABULARY, Part, load_engine, make_step, save_tiny
 from tests.openvino_targets import all_logits, load_openvino
 
 SLOTS, MAX_LENGTH = 6, 100
@@ -37,7 +38,7 @@ def from_scratch(engine: TorchEngine, tokens: list[int]) -> Any:
         return engine.network.head(engine.forward(make_step(Part(0, 0, tokens))).hidden).numpy()
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", DENSE)
 def test_tiny_models_have_the_logits_of_the_torch_engine(kind: str, tmp_path: Path) -> None:
     folder = save_tiny(kind, tmp_path)
     tokens = random_tokens(200, 1)
@@ -45,6 +46,11 @@ def test_tiny_models_have_the_logits_of_the_torch_engine(kind: str, tmp_path: Pa
     actual = [all_logits(engine, Part(5, 0, tokens[:90])), all_logits(engine, Part(5, 90, tokens[90:]))]
     expected = from_scratch(load_engine(folder), tokens)
     np.testing.assert_allclose(np.concatenate(actual), expected, atol=1e-4 * np.abs(expected).max())
+
+
+def test_a_mixture_of_experts_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"has experts, which target\.engine openvino has not"):
+        load_openvino(save_tiny("qwen3_moe", tmp_path))
 
 
 @settings(max_examples=40, deadline=None)
