@@ -107,6 +107,7 @@ class Replies:
         with contained(reply):
             with self._lock:
                 self._open[reply] = None
+                self._metrics.set("angelspec_open_requests", len(self._open))
             yield reply
 
     def fail_all(self, error: RequestError) -> int:
@@ -120,6 +121,7 @@ class Replies:
     def _count(self, reply: Reply, error: RequestError | None) -> None:
         with self._lock:
             self._open.pop(reply, None)
+            self._metrics.set("angelspec_open_requests", len(self._open))
         how = "finished" if error is None else "cancelled" if error.code == "CANCELLED" else "failed"
         self._metrics.add(f"angelspec_requests_{how}_total")
 

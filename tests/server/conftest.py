@@ -42,6 +42,28 @@ class TritonPythonModel:
 '''
 
 
+FAULTY_DOOR = '''
+"""A shipped model, but a request with the parameter `fault` raises at that call of our code before it is queued."""
+
+import importlib.util
+import json
+
+spec = importlib.util.spec_from_file_location("shipped", "SHIPPED")
+shipped = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(shipped)
+
+from tests.support.faults import Fault
+
+
+class TritonPythonModel(shipped.TritonPythonModel):
+    def execute(self, requests):
+        for request in requests:
+            n = json.loads(request.parameters() or "{}").get("fault", 0)
+            with Fault(n, beyond=("CoordinatorModel.execute", "TwinModel.execute", "enter")).here():
+                super().execute([request])
+'''
+
+
 class ServerUnderTest(TritonServer):
     """A server with the questions that tests ask it."""
 
@@ -77,14 +99,18 @@ def server() -> Iterator[ServerUnderTest]:
 
 @pytest.fixture(scope="session")
 def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnderTest]:
-    """Two slots, a queue of three, short prompts, drafts by a call, and a target that raises on the magic token."""
+    """Two slots, a queue of three, short prompts, drafts by a call, a target that raises on the magic token, and
+    doors that raise where a request asks for it."""
     repository = tmp_path_factory.mktemp("repository")
+    broken = {"target": BROKEN_TARGET}
+    for name in ("angelspec", "angelspec_infer"):
+        broken[name] = FAULTY_DOOR.replace("SHIPPED", str(REPOSITORY / name / "1" / "model.py"))
     for folder in REPOSITORY.iterdir():
-        if folder.name != "target":
+        if folder.name not in broken:
             (repository / folder.name).symlink_to(folder)
-    broken = repository / "target"
-    shutil.copytree(REPOSITORY / "target", broken)
-    Path(broken / "1" / "model.py").write_text(BROKEN_TARGET)
+    for name, code in broken.items():
+        shutil.copytree(REPOSITORY / name, repository / name)
+        Path(repository / name / "1" / "model.py").write_text(code)
     environment = {
         "ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "2",
         "ANGELSPEC_COORDINATOR__MAX_QUEUE": "3",

@@ -175,3 +175,37 @@ def test_an_engine_call_that_raises_fails_its_requests_only(small_server):
         transport.generate({"input_ids": [small_server.magic_token], "max_tokens": 4}, small_server.http_url)
     assert len(transport.generate(PROMPT, small_server.http_url).token_ids) == 4
     wait_for(lambda: small_server.slots_in_use() == 0)
+
+
+def test_a_passing_neighbour_does_not_notice_an_engine_call_that_raises(small_server):
+    """Both are in the pass that raises."""
+    with ThreadPoolExecutor(2) as pool:
+        neighbour = pool.submit(
+            transport.generate, PROMPT | {"max_tokens": 60, "min_tokens": 60}, small_server.http_url
+        )
+        for _ in range(3):
+            with pytest.raises(ServerError, match="engine exploded on purpose"):
+                transport.generate({"input_ids": [small_server.magic_token], "max_tokens": 4}, small_server.http_url)
+        assert len(neighbour.result().token_ids) == 60
+    assert small_server.metric("angelspec_failed_passes_total") >= 3
+
+
+@pytest.mark.parametrize(("model", "points"), [("angelspec", 30), ("angelspec_infer", 10)])
+def test_a_fault_anywhere_before_the_queue_costs_one_request_its_answer(small_server, model, points, record_property):
+    """Fault 1, 2, … until a request has passed them all."""
+    url, canary = f"http://{small_server.http_url}/v2/models/{model}", None
+    with httpx.Client(timeout=30) as client:
+        for n in range(1, 1000):
+            body = {"text_input": PROMPT["text_input"], "parameters": {"max_tokens": 4, "fault": n}}
+            answer = client.post(f"{url}/generate", json=body)
+            plain = client.post(f"{url}/generate", json=PROMPT)
+            assert plain.status_code == 200, (n, plain.text)
+            canary = canary or plain.json()["output_ids"]
+            assert plain.json()["output_ids"] == canary
+            if "injected at" not in answer.text:
+                break
+        assert answer.status_code == 200, answer.text
+        assert n > points
+    record_property("points", n - 1)
+    wait_for(lambda: small_server.slots_in_use() == 0)
+    wait_for(lambda: small_server.metric("angelspec_open_requests") == 0)

@@ -79,7 +79,7 @@ def each_fault(run, **where):
     return points
 
 
-def test_a_request_that_fails_between_execute_and_the_queue_is_answered_once_and_hurts_nobody(make):
+def test_a_request_that_fails_between_execute_and_the_queue_is_answered_once_and_hurts_nobody(make, record_property):
     """Only the door itself does not count: what raises before it, Triton answers."""
     model = make()
     assert is_served(ask(model))
@@ -95,12 +95,15 @@ def test_a_request_that_fails_between_execute_and_the_queue_is_answered_once_and
         assert (len(request.sender.responses), request.sender.abused) == (1, 0), fault.at
 
     points = each_fault(run, threads={threading.current_thread().name}, beyond={"CoordinatorModel.execute", "enter"})
+    record_property("points", len(points))
     assert len(points) > 30
     assert {"submit", "Service.submit", "parse", "Scheduler.submit", "Outbox.reply", "Reply.__init__"} <= set(points)
 
 
 @pytest.mark.parametrize("thread", ["decode-loop", "outbox"])
-def test_a_fault_in_a_thread_ends_what_it_held_and_the_next_request_is_served_or_refused_with_the_reason(make, thread):
+def test_a_fault_in_a_thread_ends_what_it_held_and_the_next_request_is_served_or_refused_with_the_reason(
+    make, thread, record_property
+):
     """A thread dies only where its outermost function raises; the loop then says so instead of serving. What notes the
     death of a thread and the end of a request is not itself watched."""
     outcomes = {}
@@ -127,6 +130,7 @@ def test_a_fault_in_a_thread_ends_what_it_held_and_the_next_request_is_served_or
         model.finalize()
 
     each_fault(run, threads={thread}, beyond={"Worker._run", "Replies._count"})
+    record_property("points", [len(outcomes[True]), len(outcomes.get(False, []))])
     assert len(outcomes[True]) > (50 if thread == "decode-loop" else 10)
     started = {"Service._prepare", "Service._run", "check", "DecodeLoop.__init__"}
     assert thread == "outbox" or started & set(outcomes[False])

@@ -83,7 +83,7 @@ def exchange(pair, kind):
 
 @pytest.mark.parametrize("kind", ["answer", "refuse", "hold"])
 @pytest.mark.parametrize("thread", ["link-peer", "link-answers", threading.current_thread().name, "link"])
-def test_a_fault_at_any_message_costs_at_most_its_request(tmp_path, thread, kind):
+def test_a_fault_at_any_message_costs_at_most_its_request(tmp_path, thread, kind, record_property):
     folders = iter(range(10_000))
 
     def run(fault):
@@ -108,4 +108,5 @@ def test_a_fault_at_any_message_costs_at_most_its_request(tmp_path, thread, kind
     numbers = {name: n for n, name in reversed(list(enumerate(record.passed, start=1)))}
     for n in sorted(numbers.values()):
         run(Fault(n, {thread}, BEYOND))
+    record_property("points", len(numbers))
     assert numbers or thread == "link"
