@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 REPLACEMENT = "\ufffd"
+NO_CONTROLS: Mapping[int, str] = {}
 Decode = Callable[[Sequence[int]], str]
 
 
@@ -15,18 +16,26 @@ class TextStream:
     send: no incomplete character, no beginning of a stop string.
     """
 
-    def __init__(self, decode: Decode, stop_words: Sequence[str] = ()) -> None:
-        self._decode = decode
+    def __init__(
+        self, decode: Decode, stop_words: Sequence[str] = (), controls: Mapping[int, str] = NO_CONTROLS
+    ) -> None:
+        """controls: control tokens that stop words hold, which are matched though they are no text of the output."""
+        self._decode, self._controls = decode, controls
         self._stop_words = [word for word in stop_words if word]
         self._ids: list[int] = []
         # Text is decoded from `prefix` on and compared with the part before `read`, because some tokenizers
         # decode a token differently at the start of a string.
         self._prefix = self._read = 0
-        self.text = ""  # everything decoded so far
+        self.text = ""  # everything decoded so far, control tokens included
+        self._unseen: list[tuple[int, int]] = []  # where control tokens begin and end in it
         self._sent = 0
 
     def push(self, token: int) -> bool:
         """True if the text now holds a stop string; the text then ends before it."""
+        if token in self._controls:
+            begin = len(self.text)
+            self._unseen.append((begin, begin + len(self._controls[token])))
+            return self._append(self._controls[token])
         self._ids.append(token)
         before = self._decode(self._ids[self._prefix : self._read])
         after = self._decode(self._ids[self._prefix :])
@@ -38,9 +47,7 @@ class TextStream:
     def take(self) -> str:
         """The text that became safe since the last call."""
         safe = len(self.text) - self._held()
-        delta = self.text[self._sent : safe]
-        self._sent = max(self._sent, safe)
-        return delta
+        return self._send(safe)
 
     def finish(self) -> str:
         """The rest: what was held back, and an incomplete character as the decoder renders it."""
@@ -48,8 +55,17 @@ class TextStream:
             before = self._decode(self._ids[self._prefix : self._read])
             self._append(self._decode(self._ids[self._prefix :])[len(before) :])
             self._prefix, self._read = self._read, len(self._ids)
-        delta = self.text[self._sent :]
-        self._sent = len(self.text)
+        return self._send(len(self.text))
+
+    def _send(self, end: int) -> str:
+        """The text from what was sent last up to `end`, without control tokens."""
+        delta = ""
+        for begin, after in self._unseen:
+            delta += self.text[self._sent : min(begin, end)]
+            self._sent = max(self._sent, min(after, end))
+        delta += self.text[self._sent : end]
+        self._sent = max(self._sent, end)
+        self._unseen = [span for span in self._unseen if span[1] > self._sent]
         return delta
 
     def _append(self, delta: str) -> bool:
@@ -69,4 +85,10 @@ class TextStream:
 
 
 def _overlap(text: str, word: str) -> int:
-    return next((n for n in range(min(len(word) - 1, len(text)), 0, -1) if text.endswith(word[:n])), 0)
+    """Length of the longest end of the text that is a proper beginning of the word."""
+    start = max(0, len(text) - len(word) + 1)
+    while (start := text.find(word[0], start)) >= 0:
+        if word.startswith(text[start:]):
+            return len(text) - start
+        start += 1
+    return 0

@@ -51,3 +51,37 @@ def test_the_text_ends_before_the_first_stop_string(text, words):
     seen = text[: ends[0]]  # the text when the first stop string was complete
     assert stopped
     assert out == seen[: min(seen.find(w) for w in words if w in seen)]
+
+
+CONTROL = 256  # decodes to nothing
+
+
+def decode_text(ids):
+    return decode_bytes([token for token in ids if token != CONTROL])
+
+
+@given(
+    st.lists(st.sampled_from([*b"ab<>", CONTROL]), max_size=40),
+    st.lists(st.sampled_from(["<end>", "a<end>", "<end>b", "ab", "a<end><end>b", "<e"]), max_size=3),
+    st.integers(1, 3),
+)
+def test_a_control_token_in_a_stop_string_is_matched_and_never_shown(ids, words, every):
+    stream = TextStream(decode_text, words, {CONTROL: "<end>"})
+    out, stopped, used = "", False, []
+    for i, token in enumerate(ids):
+        used.append(token)
+        stopped = stream.push(token)
+        if i % every == 0:
+            out += stream.take()
+        if stopped:
+            break
+    out += stream.finish()
+    marked = ["<end>" if token == CONTROL else chr(token) for token in used]
+    ends = [at for word in words if (at := "".join(marked).find(word)) >= 0]
+    assert stopped == bool(ends)
+    visible, at = "", 0
+    for token, text in zip(used, marked, strict=True):
+        if token != CONTROL:
+            visible += text if not ends or at < min(ends) else ""
+        at += len(text)
+    assert out == visible
