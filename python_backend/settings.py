@@ -117,6 +117,9 @@ class CoordinatorSettings(Section):
         description="classifier of prompts; where it does not fit the target, key words decide",
     )
     deadline_s: float = Field(600.0, gt=0, description="longest life of a request without a timeout of its own")
+    allow_control_tokens: bool = Field(
+        False, description="control tokens written in the text of messages count as such; text_input always may"
+    )
     drain_s: float = Field(20.0, ge=0, description="how long a shutdown waits for running requests")
     step_log: Path | None = Field(None, description="file that gets one JSON line a step")
     allow_control: bool = Field(False, description="accept requests that change the budget policy (benchmarks)")

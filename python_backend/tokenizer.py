@@ -26,3 +26,9 @@ def end_ids(folder: Path) -> tuple[int, ...]:
         if file.is_file() and (ids := json.loads(file.read_text()).get("eos_token_id")) is not None:
             return tuple(ids) if isinstance(ids, list) else (int(ids),)
     return ()
+
+
+def vocabulary_size(folder: Path) -> int:
+    """Tokens of the model, as config.json says; 0 where it does not."""
+    file = folder / "config.json"
+    return int(json.loads(file.read_text()).get("vocab_size") or 0) if file.is_file() else 0

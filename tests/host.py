@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +15,15 @@ from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.service import Service
 from python_backend.protocol import Tensors
 from python_backend.settings import BudgetSettings, CoordinatorSettings, DrafterSettings, Settings
+from tests.toy import VOCABULARY
 
 
 class Letters:
     """A codec for toy vocabularies: token n is one character, multi-byte from 64 on; 95 ends."""
 
     end_ids: tuple[int, ...] = (95,)
+    vocabulary_size = VOCABULARY
+    control_ids: Mapping[str, int] = {}
 
     def encode(self, text: str) -> list[int]:
         return [ord(c) % 64 for c in text]
@@ -27,7 +31,7 @@ class Letters:
     def decode(self, ids: Any) -> str:
         return "".join(chr(33 + t) if t < 64 else chr(0x3B1 + t - 64) for t in ids)
 
-    def render(self, turns: list[dict[str, str]], thinking: bool) -> list[int]:
+    def render(self, turns: list[dict[str, str]], thinking: bool, allow_control: bool = False) -> list[int]:
         return self.encode("".join(turn["content"] for turn in turns))
 
     def encode_banned(self, word: str) -> list[tuple[int, ...]]:

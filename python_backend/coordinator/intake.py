@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 
 from python_backend.coordinator import request
+from python_backend.coordinator.bounds import JSON_BYTES_A_TEXT_BYTE, TEXT_BYTES_A_TOKEN
+from python_backend.coordinator.messages import parse_messages
 from python_backend.coordinator.reply import Reply
 from python_backend.coordinator.request import Fields, invalid
 from python_backend.coordinator.router import route
@@ -14,28 +17,32 @@ from python_backend.coordinator.text import TextCodec
 from python_backend.sampling.params import SamplingParams
 from python_backend.settings import Settings
 
+NONE = -1  # an id that switches its setting off
+MICROSECONDS = 1e-6
+
 
 class Intake:
     """Checks what needs the tokenizer, the settings or the target. Any thread may use it."""
 
     def __init__(self, settings: Settings, codec: TextCodec) -> None:
         self._settings, self._codec = settings, codec
-        self.vocabulary_size = 0  # of the target; 0 until it has said so
+        self.vocabulary_size = codec.vocabulary_size  # until the target has told its own
 
     def sequence(self, fields: Fields, reply: Reply, request_id: str, timeout_s: float) -> Sequence:
         """What the loop serves. timeout_s: 0 = the settings' deadline. Raises RequestError (INVALID_ARG)."""
         limits = self._settings.coordinator
         tokens, prompt_text = self._prompt(fields)
-        if len(tokens) >= limits.max_length:
-            raise invalid(f"prompt has {len(tokens)} tokens, the limit is {limits.max_length - 1}")
+        self._check_ids("end_id", [fields.end_id] if fields.end_id not in (None, NONE) else ())
+        self._check_ids("pad_id", [fields.pad_id] if fields.pad_id not in (None, NONE) else ())
+        max_tokens = min(fields.max_tokens or limits.default_max_tokens, limits.max_length - len(tokens))
         workload = route(prompt_text) if fields.workload == "auto" else fields.workload
         depth = limits.depth if fields.num_draft_tokens is None else min(fields.num_draft_tokens, limits.depth)
         return Sequence(
             request_id=request_id,
             tokens=tokens,
             prompt_length=len(tokens),
-            max_tokens=min(fields.max_tokens or limits.default_max_tokens, limits.max_length - len(tokens)),
-            params=self._sampling(fields),
+            max_tokens=max_tokens,
+            params=self._sampling(fields, max_tokens),
             depth=depth,
             drafter=self._settings.drafter_of(workload, fields.thinking) if depth else "",
             also=self._settings.also if depth else (),
@@ -44,9 +51,9 @@ class Intake:
             thinking=fields.thinking,
             stream=fields.stream,
             echo="" if fields.exclude_input_in_output else prompt_text,
-            text=TextStream(self._codec.decode, fields.stop_words),
+            text=self._stream(fields.stop_words),
             reply=reply,
-            deadline=time.monotonic() + (timeout_s or limits.deadline_s),
+            deadline=time.monotonic() + (timeout_s or fields.timeout * MICROSECONDS or limits.deadline_s),
         )
 
     def _prompt(self, fields: Fields) -> tuple[list[int], str]:
@@ -54,22 +61,55 @@ class Intake:
         given = [name for name in ("text_input", "messages", "input_ids") if getattr(fields, name) is not None]
         if len(given) != 1:
             raise invalid(f"give exactly one of text_input, messages and input_ids; got {given or 'none'}")
-        if fields.messages is not None:
-            tokens = self._codec.render(request.parse_messages(fields.messages), fields.thinking)
-            text = self._codec.decode(tokens)
-        elif fields.input_ids is not None:
-            tokens = list(fields.input_ids)
-            if wrong := [t for t in tokens if self.vocabulary_size and not 0 <= t < self.vocabulary_size]:
-                raise invalid(f"input_ids holds {wrong[0]}, the vocabulary has {self.vocabulary_size} tokens")
-            text = self._codec.decode(tokens)
+        limits = self._settings.coordinator
+        if fields.input_ids is not None:
+            tokens, text = list(fields.input_ids), None
+        elif fields.messages is not None:
+            tokens, text = self._render(fields.messages, fields.thinking), None
         else:
-            text = fields.text_input or ""
+            text = self._short_enough("text_input", fields.text_input or "")
             tokens = self._codec.encode(text)
         if not tokens:
             raise invalid(f"{given[0]} is empty")
-        return tokens, text
+        if len(tokens) >= limits.max_length:
+            raise invalid(f"prompt has {len(tokens)} tokens, the limit is {limits.max_length - 1}")
+        self._check_ids(given[0], tokens)
+        return tokens, self._codec.decode(tokens) if text is None else text
 
-    def _sampling(self, fields: Fields) -> SamplingParams:
+    def _render(self, messages: str, thinking: bool) -> list[int]:
+        limits = self._settings.coordinator
+        most = limits.max_length * TEXT_BYTES_A_TOKEN
+        turns = parse_messages(messages, max_turns=limits.max_length, max_bytes=most * JSON_BYTES_A_TEXT_BYTE)
+        self._short_enough("messages", "".join(turn["content"] for turn in turns))
+        return self._codec.render(turns, thinking, limits.allow_control_tokens)
+
+    def _short_enough(self, name: str, text: str) -> str:
+        most = self._settings.coordinator.max_length * TEXT_BYTES_A_TOKEN
+        if (size := len(text.encode())) > most:
+            raise invalid(
+                f"{name} has {size} bytes of text, the limit is {most}: {TEXT_BYTES_A_TOKEN} for each token of a "
+                "sequence, prompt and output"
+            )
+        return text
+
+    def _check_ids(self, name: str, ids: Iterable[int]) -> None:
+        """Raise RequestError for a token that the target does not have."""
+        size = self.vocabulary_size
+        if size and (wrong := [token for token in ids if not 0 <= token < size]):
+            raise invalid(f"{name} holds {wrong[0]}, the vocabulary has {size} tokens")
+
+    def _stream(self, stop_words: tuple[str, ...]) -> TextStream:
+        controls = {
+            token: text for text, token in self._codec.control_ids.items() if any(text in word for word in stop_words)
+        }
+        return TextStream(self._codec.decode, stop_words, controls)
+
+    def _bad_words(self, words: tuple[str, ...]) -> tuple[tuple[int, ...], ...]:
+        sequences = [ids for word in words for ids in self._codec.encode_banned(word)]
+        self._check_ids("bad_words", (token for ids in sequences for token in ids))
+        return tuple(dict.fromkeys(sequences))
+
+    def _sampling(self, fields: Fields, max_tokens: int) -> SamplingParams:
         end_ids = self._codec.end_ids if fields.end_id is None else (fields.end_id,) if fields.end_id >= 0 else ()
         return SamplingParams(
             temperature=fields.temperature,
@@ -80,8 +120,8 @@ class Intake:
             presence_penalty=fields.presence_penalty,
             frequency_penalty=fields.frequency_penalty,
             seed=request.fresh_seed() if fields.seed is None else fields.seed,
-            min_tokens=fields.min_tokens,
+            min_tokens=min(fields.min_tokens, max_tokens),
             end_ids=end_ids,
-            bad_words=tuple(ids for word in fields.bad_words for ids in self._codec.encode_banned(word)),
+            bad_words=self._bad_words(fields.bad_words),
             return_log_probs=fields.return_log_probs,
         )

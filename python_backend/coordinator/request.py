@@ -2,13 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from python_backend.coordinator.bounds import (
+    Count,
+    Finite,
+    Microseconds,
+    Penalty,
+    Probability,
+    Repetition,
+    Temperature,
+    Text,
+    TokenId,
+    TopK,
+    Words,
+    shown,
+)
 from python_backend.protocol import Tensors
 from python_backend.settings import Workload
 
@@ -19,8 +32,6 @@ WINNING_ALIASES = {"max_completion_tokens"}  # clients fill max_tokens themselve
 LISTS = {"stop_words", "bad_words", "input_ids"}
 
 ErrorCode = Literal["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
-Probability = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class RequestError(Exception):
@@ -40,34 +51,35 @@ class Fields(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    text_input: str | None = None
-    messages: str | None = None
+    text_input: Text | None = None
+    messages: Text | None = None
     input_ids: tuple[int, ...] | None = None
     max_tokens: Annotated[int, Field(ge=1)] | None = None
-    min_tokens: Annotated[int, Field(ge=0)] = 0
+    min_tokens: Count = 0
     stream: bool = False
-    temperature: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
-    top_k: Annotated[int, Field(ge=0)] = 0
+    temperature: Temperature = 0.0
+    top_k: TopK = 0
     top_p: Probability = 0.0
     min_p: Probability = 0.0
-    repetition_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1.0
-    presence_penalty: Finite = 0.0
-    frequency_penalty: Finite = 0.0
+    repetition_penalty: Repetition = 1.0
+    presence_penalty: Penalty = 0.0
+    frequency_penalty: Penalty = 0.0
     length_penalty: Finite = 1.0
     beam_width: Annotated[int, Field(ge=1, le=1)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
-    stop_words: tuple[str, ...] = ()
-    bad_words: tuple[str, ...] = ()
-    end_id: int | None = None
-    pad_id: int | None = None
+    stop_words: Words = ()
+    bad_words: Words = ()
+    end_id: TokenId | None = None
+    pad_id: TokenId | None = None
     return_log_probs: bool = False
     exclude_input_in_output: bool = True
     return_num_input_tokens: bool = True
     return_num_output_tokens: bool = True
-    num_draft_tokens: Annotated[int, Field(ge=0)] | None = None
+    num_draft_tokens: Count | None = None
     workload: Workload | Literal["auto"] = "auto"
     thinking: bool = False
     stop: bool = False
+    timeout: Microseconds = 0  # a request parameter only; 0 = the settings' deadline
 
 
 def parse(tensors: Tensors, parameters: dict[str, Any]) -> Fields:
@@ -75,39 +87,30 @@ def parse(tensors: Tensors, parameters: dict[str, Any]) -> Fields:
     with a warning. Raises RequestError (INVALID_ARG) naming the input, the value and the limit."""
     given = {name: value for name, value in parameters.items() if ALIASES.get(name, name) in Fields.model_fields}
     if ignored := sorted(parameters.keys() - given.keys() - {"id", "triton_enable_empty_final_response"}):
-        log.warning("request parameters ignored: %s", ", ".join(ignored))
+        log.warning("request parameters ignored: %s", shown(", ".join(ignored)))
     given |= {name: _value(name, tensor) for name, tensor in tensors.items()}
+    if isinstance(words := given.get("stop"), str | list):  # elsewhere `stop` means what `stop_words` means here
+        given["stop"] = False
+        given["stop_words"] = [*_members(given.get("stop_words", ())), *_members(words)]
     for alias, name in ALIASES.items():
         if alias in given:
             value = given.pop(alias)
             given[name] = value if alias in WINNING_ALIASES else given.get(name, value)
     for name in LISTS & given.keys():
-        if isinstance(given[name], str | int):
-            given[name] = (given[name],)
+        given[name] = _members(given[name])
     try:
         return Fields.model_validate(given)
     except ValidationError as error:
         raise invalid("; ".join(_explain(e) for e in error.errors())) from None
 
 
-def parse_messages(text: str) -> list[dict[str, str]]:
-    """Chat turns from JSON: a non-empty list of {"role": …, "content": …}, both strings."""
-    try:
-        turns = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise invalid(f"messages is not valid JSON: {error}") from None
-    if not isinstance(turns, list) or not turns:
-        raise invalid("messages must be a non-empty JSON list of chat turns")
-    for i, turn in enumerate(turns):
-        if not isinstance(turn, dict) or not all(isinstance(turn.get(key), str) for key in ("role", "content")):
-            raise invalid(f"messages[{i}] must be an object with the strings 'role' and 'content'")
-        if turn["role"] not in ("system", "user", "assistant"):
-            raise invalid(f"messages[{i}] has the role '{turn['role']}': expected system, user or assistant")
-    return turns
-
-
 def fresh_seed() -> int:
     return secrets.randbits(64)
+
+
+def _members(value: Any) -> Any:
+    """A list, of one member where a scalar was sent for it."""
+    return (value,) if isinstance(value, str | int) else value
 
 
 def _value(name: str, tensor: Any) -> Any:
@@ -128,5 +131,6 @@ def _text(name: str, raw: bytes) -> str:
 
 def _explain(error: Any) -> str:
     name = ".".join(str(part) for part in error["loc"] if not str(part).startswith(("function", "literal", "constr")))
-    limit = error["msg"].removeprefix("Input ")
-    return f"{name} is {str(error['input'])[:80]!r}: it {limit}"
+    if error["type"] == "value_error":
+        return f"{name} {error['ctx']['error']}"
+    return f"{name} is {shown(error['input'])}: it {error['msg'].removeprefix('Input ')}"

@@ -19,7 +19,7 @@ from python_backend.settings import WORKLOADS, Settings, Workload
 log = logging.getLogger(__name__)
 
 _CODE = re.compile(
-    r"```|\b(def|class|import|return|function|const|public|static|void|#include)\b.*[(:{;]"
+    r"```|\b(def|class|import|return|function|const|public|static|void|#include)\b.{0,200}[(:{;]"
     r"|\b(python|javascript|typescript|java|c\+\+|rust|golang|sql|bash|regex|html|css)\b"
     r"|\b(code|function|script|program|refactor|docstring|unit test|compile|debug)\b",
     re.IGNORECASE,
