@@ -13,7 +13,7 @@ from python_backend.budget.policies import Drafts, Policy
 from python_backend.coordinator.drafting import DraftCalls
 from python_backend.coordinator.emit import FinishReason, Response, append, respond
 from python_backend.coordinator.metrics import Metrics
-from python_backend.coordinator.reply import internal, unavailable
+from python_backend.coordinator.reply import internal, too_late
 from python_backend.coordinator.report import StepLog, StepReport, record_load
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.router import Router
@@ -235,7 +235,7 @@ class DecodeLoop:
             if sequence.is_cancelled:
                 sequence.reply.fail(RequestError("request was cancelled", "CANCELLED"))
             else:
-                sequence.reply.fail(unavailable("deadline exceeded before the request was finished"))
+                sequence.reply.fail(too_late())
         self.release(gone)
 
     def fail(self, sequences: list[Sequence], error: Exception) -> None:

@@ -7,6 +7,7 @@ response or error is the end, and what comes after it is dropped.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ class Reply:
         self._responder, self._ended = responder, ended
         self._lock = threading.Lock()
         self._open = True
+        self.deadline = math.inf  # time.monotonic()
 
     def send(self, outputs: Tensors, final: bool) -> None:
         if not (self._end(None) if final else self._open):
@@ -110,13 +112,19 @@ class Replies:
                 self._metrics.set("angelspec_open_requests", len(self._open))
             yield reply
 
-    def fail_all(self, error: RequestError) -> int:
-        """End every request that is open now. Returns how many."""
+    def fail_all(self, error: RequestError) -> None:
+        """End every request that is open now."""
+        self._fail(error, lambda _: True)
+
+    def fail_late(self, now: float) -> None:
+        """End those whose deadline is over, even where the loop is held up by an engine."""
+        self._fail(too_late(), lambda reply: now > reply.deadline)
+
+    def _fail(self, error: RequestError, condition: Callable[[Reply], bool]) -> None:
         with self._lock:
-            replies = list(self._open)
+            replies = [reply for reply in self._open if condition(reply)]
         for reply in replies:
             reply.fail(error)
-        return len(replies)
 
     def _count(self, reply: Reply, error: RequestError | None) -> None:
         with self._lock:
@@ -146,6 +154,10 @@ def as_request_error(error: BaseException) -> RequestError:
 
 def internal(message: str) -> RequestError:
     return RequestError(message, "INTERNAL")
+
+
+def too_late() -> RequestError:
+    return unavailable("deadline exceeded before the request was finished")
 
 
 def unavailable(message: str) -> RequestError:

@@ -100,9 +100,15 @@ class Service:
                 self.cancel(request_id)
                 raise RequestError("stopped on request", "CANCELLED")
             self._check_serving()
-            self._scheduler.submit(self._intake.sequence(fields, reply, request_id, timeout_s))
+            sequence = self._intake.sequence(fields, reply, request_id, timeout_s)
+            reply.deadline = sequence.deadline
+            self._scheduler.submit(sequence)
             self.metrics.add("angelspec_requests_total")
         self._wake.set()  # also where it failed after it was queued
+
+    def tick(self) -> None:
+        """To be called now and then, from any thread but the loop's: an engine may hold that up."""
+        self._replies.fail_late(time.monotonic())
 
     def cancel(self, request_id: str) -> None:
         """Stop the requests of this id within a step; unknown ids are no error."""

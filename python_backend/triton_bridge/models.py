@@ -116,8 +116,8 @@ class CoordinatorModel:
     def __init__(self, service: Service, closing: threading.Event, model_config: dict[str, Any]) -> None:
         """closing: ends the service's wait for its engines."""
         self._service, self._closing = service, closing
-        sink = TritonMetrics()
-        self._outbox = Outbox(tick=lambda: service.metrics.publish(sink), on_death=service.note_death)
+        self._metrics = TritonMetrics()
+        self._outbox = Outbox(self._tick, on_death=service.note_death)
         self._link = LinkServer(service, link_address(), service.note_death)
         self._warm_up_due = bool(model_config.get("model_warmup"))
         self._started = False
@@ -136,6 +136,10 @@ class CoordinatorModel:
     def is_ready(self) -> bool:
         """Asked for by Triton from 26.03 on."""
         return self._service.is_serving()
+
+    def _tick(self) -> None:
+        self._service.tick()
+        self._service.metrics.publish(self._metrics)
 
     def _take(self, request: Any, reply: Reply) -> None:
         if not self._started:  # not in initialize: no calls to other models can be made before it has returned

@@ -1,6 +1,7 @@
 """What a client sees: streams, stops, limits, trouble; and that nothing is leaked."""
 
 import re
+import threading
 
 import pytest
 
@@ -123,6 +124,19 @@ def test_a_deadline_ends_a_request(parts):
     answer = ask(service, timeout_s=0.05, input_ids=PROMPT, max_tokens=252, end_id=-1).wait()
     assert answer.error.code == "UNAVAILABLE"
     assert "deadline" in str(answer.error)
+
+
+def test_a_deadline_ends_a_request_though_an_engine_never_answers(parts):
+    service, target, _ = parts
+    stuck, step = threading.Event(), target.step
+    target.step = lambda message: stuck.wait(30) and step(message)
+    answer = ask(service, timeout_s=0.1, input_ids=PROMPT, max_tokens=10, end_id=-1)
+    other = ask(service, input_ids=PROMPT, max_tokens=10, end_id=-1)
+    wait_until(lambda: service.tick() or answer.done.is_set())
+    assert "deadline" in str(answer.error)
+    stuck.set()
+    assert other.wait().ids == EXPECTED[:10]
+    wait_until(lambda: idle(service))
 
 
 def test_max_tokens_is_cut_to_what_fits(parts):
