@@ -22,6 +22,7 @@ ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_FILE = ROOT / "angelspec.yaml"
 
 EngineName = Literal["torch", "openvino", "tensorrt_llm", "stock"]
+DrafterEngineName = Literal["auto", "openvino", "torch", "tensorrt"]
 WeightMode = Literal["exact", "int8-dynamic"]
 PolicyName = Literal["off", "fixed", "dcut"]
 Workload = Literal["chat", "code", "math"]
@@ -81,11 +82,12 @@ class DrafterSettings(Section):
     kind: str = Field("prompt_lookup", description="prompt_lookup, or network: trained weights")
     weights: Path | None = Field(None, description="network: its folder; by default model_repository/NAME/1")
     device: str = Field("cpu", description="network: cpu, cuda, cuda:1")
-    engine: Literal["auto", "torch", "tensorrt"] = Field(
+    engine: DrafterEngineName = Field(
         "auto",
-        description="network: tensorrt runs built engines, in the target's process; auto where its folder has them",
+        description="network: tensorrt runs built engines, in the target's process; auto where its folder has them, "
+        "else openvino on a CPU and torch elsewhere",
     )
-    eight_bit: bool = Field(True, description="network, on a CPU: weights rounded to 8 bits; only drafts can change")
+    eight_bit: bool = Field(True, description="openvino: weights rounded to 8 bits; only drafts can change")
     least_confidence: float = Field(
         0.2,
         ge=0,
@@ -100,6 +102,8 @@ class DrafterSettings(Section):
     def _light_enough(self) -> Self:
         if self.engine == "tensorrt" and self.kind != "network":
             raise ValueError(f"engine tensorrt is for a network, not for {self.kind}")
+        if self.engine == "openvino" and self.device != "cpu":
+            raise ValueError(f"engine openvino runs on the cpu, not on {self.device}: use engine torch")
         if self.in_process and self.kind != "prompt_lookup":
             raise ValueError(f"in_process is for prompt_lookup, not for a {self.kind}: it would hold up the loop")
         return self

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
-from python_backend.drafters.drafting import Drafted, walk_block, walk_recurrent
+from python_backend.drafters.drafting import Drafted, block_start, recurrent_start, walk
 from python_backend.drafters.layers import KeysValues
 from python_backend.drafters.pick import FirstChoice, Pick
 from python_backend.drafters.recurrent import RecurrentDrafter, State
@@ -107,7 +107,7 @@ def _block(network: BlockDrafter, one: Batch, anchor: Tensor, depth: int, pick: 
     hidden = network.block(
         tokens[None], anchor[None], depth, lambda i, query, own: attend(query, contexts[i], visible, own)
     )
-    return walk_block(network, hidden[0], tokens, pick)
+    return walk(block_start(network, hidden[0], tokens, pick.candidates), depth, pick)
 
 
 def _recurrent(network: RecurrentDrafter, one: Batch, anchor: Tensor, depth: int, pick: Pick) -> Drafted:
@@ -122,4 +122,4 @@ def _recurrent(network: RecurrentDrafter, one: Batch, anchor: Tensor, depth: int
         return chain(i, query.transpose(0, 1), mine).transpose(0, 1)
 
     start = State(state.output[0, row], state.carried[0, row])
-    return walk_recurrent(network, start, anchor, depth, attention, pick)
+    return walk(recurrent_start(network, start, anchor, attention, pick.candidates), depth, pick)

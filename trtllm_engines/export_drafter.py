@@ -13,11 +13,11 @@ import typer
 from torch import Tensor
 from torch.export import Dim
 
+from python_backend.drafters.contract import CHUNK, CONTEXT, ROWS, SEQUENCES, Port
+from python_backend.drafters.graphs import Graph, Lent, graphs
 from python_backend.drafters.weights import load
 from python_backend.engines.checkpoint import CheckpointError
-from trtllm_engines.drafter_contract import CHUNK, CONTEXT, ROWS, SEQUENCES, Port
 from trtllm_engines.drafter_folder import write
-from trtllm_engines.drafter_graphs import Graph, Lent, graphs
 
 OPSET = 18  # TensorRT 10's parser reads it; newer ones bring operators that it may not have
 EXAMPLE = {SEQUENCES: 3, ROWS: 5, CONTEXT: 7, CHUNK: 4}  # sizes to trace with: distinct, and above one

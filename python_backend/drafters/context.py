@@ -1,51 +1,26 @@
-"""The drafter's memory of each slot: keys and values of the committed context, and how many rows of it there are."""
+"""What a drafter holds of each slot: how many rows of committed context. Their keys and values are its session's."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from python_backend.drafters.config import DrafterConfig
-from python_backend.drafters.layers import KeysValues
 from python_backend.engines.slots import check_held, check_known, check_slots
-from python_backend.engines.torch_attention import lazy_zeros
 from python_backend.protocol import NO_TOKEN, Array, DrafterStep, ProtocolError
 
 
 class Context:
-    """[layers][slots, kv_heads, length, head_dim]; a draft's own rows lie beyond the committed ones until the next."""
+    """Counts rows; a draft's own rows lie beyond the committed ones until the next."""
 
-    def __init__(
-        self, config: DrafterConfig, layers: int, slots: int, max_length: int, dtype: torch.dtype, device: str
-    ) -> None:
+    def __init__(self, config: DrafterConfig, slots: int, max_length: int) -> None:
         self.config, self.slots, self.max_length = config, slots, max_length
-        self.dtype, self.device = dtype, device
         self.stored: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
-        shape = (slots, config.kv_heads, max_length + config.depth + 1, config.head_dim)
-        self.keys = [lazy_zeros(shape, dtype, device) for _ in range(layers)]
-        self.values = [lazy_zeros(shape, dtype, device) for _ in range(layers)]
 
-    def write(self, layer: int, slot: Tensor, position: Tensor, rows: KeysValues) -> None:
-        """Store rows [..., kv_heads, head_dim] at (slot, position) [...]."""
-        self.keys[layer][slot, :, position] = rows.keys.to(self.keys[layer].dtype)
-        self.values[layer][slot, :, position] = rows.values.to(self.values[layer].dtype)
-
-    def attend(self, layer: int, query: Tensor, slot: Array, seen: Array) -> Tensor:
-        """[b, q, heads * head_dim] of queries [b, q, heads, head_dim]; row (i, j) sees the first seen[i, j] rows of
-        its slot. Query heads that share a key head are folded into its rows, so keys are read once."""
-        b, q, heads, head_dim = query.shape
-        kv_heads, group, length = self.config.kv_heads, heads // self.config.kv_heads, int(seen.max())
-        keys, values = (_rows_of(cache[:, :, :length], slot) for cache in (self.keys[layer], self.values[layer]))
-        folded = query.view(b, q, kv_heads, group, head_dim).permute(0, 2, 1, 3, 4).reshape(b, kv_heads, -1, head_dim)
-        mask = None
-        if seen.min() < length:
-            limits = torch.from_numpy(np.repeat(seen, group, axis=1)).to(self.device)
-            mask = (torch.arange(length, device=self.device) < limits[:, :, None])[:, None]
-        answer = F.scaled_dot_product_attention(folded, keys, values, attn_mask=mask)
-        return answer.view(b, kv_heads, q, group, head_dim).permute(0, 2, 1, 3, 4).reshape(b, q, heads * head_dim)
+    @property
+    def room(self) -> int:
+        """Rows of memory that a slot needs: the longest text, and a draft beyond it."""
+        return self.max_length + self.config.depth + 1
 
     def begin(self, step: DrafterStep) -> None:
         """Check a step and roll its slots back to past_length. Raises ProtocolError naming the tensor, the value and
@@ -74,14 +49,3 @@ class Context:
         """Empty slots. Raises ProtocolError for one that does not exist."""
         check_known(slot, self.slots)
         self.stored[slot] = 0
-
-    def tensor(self, values: Array) -> Tensor:
-        """Indices, where the cache is."""
-        return torch.from_numpy(values.astype(np.int64)).to(self.device)
-
-
-def _rows_of(cache: Tensor, slot: Array) -> Tensor:
-    """The slots' part of a cache: a view where they are neighbours in order."""
-    if (np.diff(slot) == 1).all():
-        return cache[int(slot[0]) : int(slot[-1]) + 1]
-    return cache[torch.from_numpy(slot.astype(np.int64)).to(cache.device)]

@@ -71,7 +71,7 @@ class DraftLayer(nn.Module):
         self.query_size, self.kv_size = self.heads * head_dim, self.kv_heads * head_dim
         self.input_norm = Norm(hidden, config.norm_epsilon) if attention_inputs == hidden else None
         self.qkv = linear(attention_inputs, self.query_size + 2 * self.kv_size)
-        self.context_kv: nn.Module | None = linear(hidden, 2 * self.kv_size) if own_context_projections else None
+        self.context_kv: nn.Linear | None = linear(hidden, 2 * self.kv_size) if own_context_projections else None
         self.query_norm = Norm(head_dim, config.norm_epsilon) if config.qk_norm else None
         self.key_norm = Norm(head_dim, config.norm_epsilon) if config.qk_norm else None
         self.output = linear(self.query_size, hidden)

@@ -37,6 +37,7 @@ def _network(name: str, drafter: DrafterSettings, settings: Settings) -> Drafter
         drafter.device,
         drafter.eight_bit,
         drafter.least_confidence,
+        drafter.engine,
     )
 
 

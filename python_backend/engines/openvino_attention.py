@@ -7,7 +7,7 @@ graph asks for is checked before anything is served.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import openvino as ov
@@ -15,12 +15,27 @@ from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
 
 from python_backend.engines.base import EngineError
-from python_backend.engines.decoder import DecoderConfig
 
 RELEASE = "2026.4.1"
 
 # What the operator reads besides query, key, value and the two caches, beyond the inputs of a plain causal pass.
 _LAYOUT = ("past_lens", "subsequence_begins", "block_indices", "block_indices_begins", "max_context_len")
+
+
+class Heads(Protocol):
+    """What attention has to know of a network."""
+
+    @property
+    def heads(self) -> int: ...
+    @property
+    def kv_heads(self) -> int: ...
+    @property
+    def head_dim(self) -> int: ...
+
+
+class Layers(Heads, Protocol):
+    @property
+    def layers(self) -> int: ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,7 +78,7 @@ def cache_names(layers: int) -> list[str]:
     return [f"{kind}_cache.{layer}" for layer in range(layers) for kind in ("key", "value")]
 
 
-def cache_parameters(layer: int, config: DecoderConfig) -> list[Any]:
+def cache_parameters(layer: int, config: Heads) -> list[Any]:
     """The key and value cache of a layer; their type and shape are the plugin's choice, made when it compiles."""
     caches = []
     for kind in ("key", "value"):
@@ -75,11 +90,18 @@ def cache_parameters(layer: int, config: DecoderConfig) -> list[Any]:
 
 
 def paged_attention(
-    query: Any, key: Any, value: Any, caches: list[Any], inputs: PagedInputs, config: DecoderConfig
+    query: Any,
+    key: Any,
+    value: Any,
+    caches: list[Any],
+    inputs: PagedInputs,
+    config: Heads,
+    together: Any = None,
 ) -> Any:
     """[R, heads * head_dim] attention of rotated queries; stores the rows' keys and values in the cache.
 
-    query: [R, heads * head_dim]. key, value: [R, kv_heads * head_dim].
+    query: [R, heads * head_dim]. key, value: [R, kv_heads * head_dim]. together: [R] int32, ones where a sequence's
+    rows of the pass all see each other; by default each sees those before it and itself.
     """
     i32, f32, u8 = np.int32, np.float32, np.uint8
     arguments = [
@@ -107,7 +129,7 @@ def paged_attention(
         _empty(i32),  # eviction sizes
         _empty(i32),  # block diversity indices
         _empty(i32),  # and their begins
-        _empty(i32),  # token types
+        _empty(i32) if together is None else together,  # token types: rows of images, which see their whole image
         _empty(u8),  # bias among the rows of a sequence: none, a causal chain
         _empty(i32),  # and its begins
     ]
@@ -118,7 +140,7 @@ def paged_attention(
     return node.output(0)
 
 
-def check_compiled(compiled: ov.CompiledModel, config: DecoderConfig) -> int:
+def check_compiled(compiled: ov.CompiledModel, config: Layers) -> int:
     """The block size of the KV cache. Raises EngineError where the graph asks for other inputs, or another cache."""
     ports = {port.get_any_name(): port for port in compiled.inputs}
     if missing := [name for name in (*_LAYOUT, *cache_names(config.layers)) if name not in ports]:

@@ -52,11 +52,12 @@ def test_simulated_and_served_acceptance_are_the_same(checkpoint, tmp_path, kind
     layers = len(config.feature_layers)
     network = weights.build_network(config, weights.target_parts(checkpoint), torch.arange(4), torch.ones(layers))
     weights.save(network, tmp_path)
+    network = weights.load(tmp_path, checkpoint)
     engine = NetworkDrafter(kind, tmp_path, checkpoint, 1, 64, eight_bit=False)
     served, simulated = Acceptance(DEPTH), Acceptance(DEPTH)
     for text, sample in texts(config.feature_layers, temperature):
         served.add(walk_engine(engine, text, sample, DEPTH))
-        simulated.walk(text.ids, draft_text(engine.serving.network, text, sample, DEPTH))
+        simulated.walk(text.ids, draft_text(network, text, sample, DEPTH))
     assert served.accepted_at.tolist() == simulated.accepted_at.tolist()
     assert (served.emitted, served.steps) == (simulated.emitted, simulated.steps)
     assert simulated.accepted_at[0] > 0

@@ -10,11 +10,11 @@ from onnxruntime import InferenceSession
 from torch import Tensor
 
 from python_backend.drafters.block import BlockDrafter
-from python_backend.drafters.context import Context
+from python_backend.drafters.graphs import graphs
 from python_backend.drafters.layers import KeysValues
 from python_backend.drafters.recurrent import RecurrentDrafter
+from python_backend.drafters.torch_context import TorchContext
 from python_backend.protocol import row_starts
-from trtllm_engines.drafter_graphs import graphs
 
 TOLERANCE = 1e-4
 DIRT = 7.0  # what a graph finds in memory that it must not look at
@@ -60,13 +60,13 @@ def by_token(outputs: dict[str, Tensor]) -> dict[str, Tensor]:
     return outputs | {name: outputs[name].gather(-1, order) for name in ("token", "logits")}
 
 
-def dirty(context: Context) -> None:
+def dirty(context: TorchContext) -> None:
     """Fill the memory with what no graph may see."""
     for tensor in (*context.keys, *context.values):
         tensor.fill_(DIRT)
 
 
-def cache_of(context: Context, sequences: int) -> dict[str, Tensor]:
+def cache_of(context: TorchContext, sequences: int) -> dict[str, Tensor]:
     """What the graphs call the context of the first slots."""
     layers = range(len(context.keys))
     caches = {"keys": context.keys, "values": context.values}
@@ -74,22 +74,23 @@ def cache_of(context: Context, sequences: int) -> dict[str, Tensor]:
 
 
 class BlockSteps:
-    def __init__(self, run: Graphs, network: BlockDrafter, context: Context) -> None:
+    def __init__(self, run: Graphs, network: BlockDrafter, context: TorchContext) -> None:
         self.run, self.network, self.context = run, network, context
+        self.stored = np.zeros(context.slots, dtype=np.int32)
 
     def append(self, count: Any, features: Tensor, following: Tensor) -> None:
         """Packed rows of all sequences."""
         slot = torch.arange(len(count)).repeat_interleave(torch.from_numpy(count))
         within = torch.cat([torch.arange(int(n)) for n in count])
-        position = torch.from_numpy(self.context.stored[: len(count)]).long()[slot] + within
+        position = torch.from_numpy(self.stored[: len(count)]).long()[slot] + within
         rows = self.run("context", features=features, position=position)
         for layer in range(len(self.context.keys)):
             self.context.write(layer, slot, position, KeysValues(rows[f"keys_{layer}"], rows[f"values_{layer}"]))
-        self.context.stored[: len(count)] += count
+        self.stored[: len(count)] += count
 
     def draft(self, anchor: Tensor) -> Tensor:
         """[n, D] tokens, the first choice of each slot."""
-        length = torch.from_numpy(self.context.stored[: len(anchor)]).long()
+        length = torch.from_numpy(self.stored[: len(anchor)]).long()
         block = self.run("block", anchor=anchor, length=length, **cache_of(self.context, len(anchor)))
         previous, drafts = anchor, []
         for k in range(self.network.config.depth):
@@ -102,8 +103,9 @@ class BlockSteps:
 
 
 class RecurrentSteps:
-    def __init__(self, run: Graphs, network: RecurrentDrafter, context: Context) -> None:
+    def __init__(self, run: Graphs, network: RecurrentDrafter, context: TorchContext) -> None:
         self.run, self.network, self.context = run, network, context
+        self.stored = np.zeros(context.slots, dtype=np.int32)
         self.last: dict[str, Tensor] = {}
 
     def append(self, count: Any, features: Tensor, following: Tensor) -> None:
@@ -118,10 +120,10 @@ class RecurrentSteps:
         self.last = self.run("append", **rows, length=self._length(n), **cache_of(self.context, n))
         for i in range(n):
             self._write(i, self.last["new_keys"][i, : count[i]], self.last["new_values"][i, : count[i]])
-        self.context.stored[:n] += count
+        self.stored[:n] += count
 
     def draft(self, anchor: Tensor) -> Tensor:
-        state, drafts, begin = self.last, [], self.context.stored.copy()
+        state, drafts, begin = self.last, [], self.stored.copy()
         for k in range(self.network.config.depth):
             best = state["logits"].argmax(-1, keepdim=True)
             drafts.append(state["token"].gather(1, best).squeeze(1))
@@ -131,13 +133,13 @@ class RecurrentSteps:
                 state = self.run("step", **own, **cache_of(self.context, n))
                 for i in range(n):
                     self._write(i, state["new_keys"][i], state["new_values"][i])
-                self.context.stored[:n] += 1
-        self.context.stored[:] = begin
+                self.stored[:n] += 1
+        self.stored[:] = begin
         return torch.stack(drafts, 1)
 
     def _length(self, n: int) -> Tensor:
-        return torch.from_numpy(self.context.stored[:n]).long()
+        return torch.from_numpy(self.stored[:n]).long()
 
     def _write(self, slot: int, keys: Tensor, values: Tensor) -> None:
-        position = int(self.context.stored[slot]) + torch.arange(len(keys))
+        position = int(self.stored[slot]) + torch.arange(len(keys))
         self.context.write(0, torch.full_like(position, slot), position, KeysValues(keys, values))

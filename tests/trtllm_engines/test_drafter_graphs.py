@@ -16,34 +16,38 @@ from typer import Typer
 from typer.testing import CliRunner
 
 from python_backend.drafters.block import BlockDrafter
-from python_backend.drafters.context import Context
-from python_backend.drafters.pick import RACING, FirstChoice
-from python_backend.drafters.serving import Append, BlockServing, RecurrentServing
+from python_backend.drafters.contract import contracts, lent_inputs
+from python_backend.drafters.drafting import walk
+from python_backend.drafters.graphs import graphs
+from python_backend.drafters.pick import LIKELIEST, RACING, FirstChoice
+from python_backend.drafters.session import Append, Asked
+from python_backend.drafters.torch_context import TorchContext
+from python_backend.drafters.torch_session import torch_session
 from python_backend.drafters.weights import load, save
 from python_backend.engines.checkpoint import weights_sha256
 from tests.training.drafting import KINDS, VOCABULARY, toy_config, toy_network
 from tests.trtllm_engines.drafter_steps import TOLERANCE, BlockSteps, Graphs, RecurrentSteps, cache_of, dirty
 from trtllm_engines import build_drafter, export_drafter
-from trtllm_engines.drafter_contract import contracts, lent_inputs
 from trtllm_engines.drafter_folder import DrafterFolder
-from trtllm_engines.drafter_graphs import graphs
 
 COUNTS = ((1, 5, 3), (4, 1, 2))  # rows that each of three sequences appends, in two steps
 Export = Callable[[str], Any]
 
 
-def context_of(network: Any) -> Context:
-    layers = network.config.layers
-    return Context(network.config, layers, slots=4, max_length=48, dtype=torch.float32, device="cpu")
+ROWS = 48
+
+
+def context_of(network: Any) -> TorchContext:
+    return TorchContext(network.config, slots=4, rows=ROWS, dtype=torch.float32, device="cpu")
 
 
 def check_against_serving(network: Any, run: Graphs) -> None:
     """Two rounds of append and draft: keys, values and drafts are serving's."""
     block = isinstance(network, BlockDrafter)
-    mine, theirs = context_of(network), context_of(network)
+    mine, session = context_of(network), torch_session(network, 4, ROWS)
+    theirs: TorchContext = session.context  # type: ignore[attr-defined]
     dirty(mine)
     steps = (BlockSteps if block else RecurrentSteps)(run, network, mine)
-    serving = (BlockServing if block else RecurrentServing)(network, theirs)
     generator = torch.Generator().manual_seed(5)
     slot = np.arange(len(COUNTS[0]))
     for counts in COUNTS:
@@ -52,14 +56,13 @@ def check_against_serving(network: Any, run: Graphs) -> None:
         features = torch.randn(rows, network.config.feature_size, generator=generator)
         following = torch.randint(VOCABULARY, (rows,), generator=generator)
         anchor = torch.randint(VOCABULARY, (len(slot),), generator=generator)
-        past = theirs.stored[slot].copy()
+        new, depth = Append(slot, steps.stored[slot].copy(), count, features, following.numpy()), network.config.depth
+        asked = Asked(slot, anchor.numpy(), depth, LIKELIEST)
         with torch.inference_mode():
-            serving.append(Append(slot, past, count, features, following))
-            theirs.stored[slot] += count
-            expected = serving.draft(slot, anchor, network.config.depth, FirstChoice())
+            expected = walk(session.start(new, asked), depth, FirstChoice())
         steps.append(count, features, following)
         assert torch.equal(steps.draft(anchor), expected.tokens)
-        for i, length in enumerate(theirs.stored[slot]):
+        for i, length in enumerate(steps.stored[slot]):
             for ours, reference in zip((*mine.keys, *mine.values), (*theirs.keys, *theirs.values), strict=True):
                 torch.testing.assert_close(ours[i, :, :length], reference[i, :, :length], atol=TOLERANCE, rtol=0)
 

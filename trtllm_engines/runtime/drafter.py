@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -12,23 +11,23 @@ import torch
 from torch import Tensor
 
 from python_backend.drafters.context import Context
-from python_backend.drafters.engine import NetworkDrafter
+from python_backend.drafters.contract import LENT, contracts
+from python_backend.drafters.engine import SessionDrafter
+from python_backend.drafters.session import Session
+from python_backend.drafters.torch_context import TorchContext
 from python_backend.drafters.weights import target_parts
 from python_backend.engines.base import EngineError
 from python_backend.engines.checkpoint import CheckpointError, weights_sha256
-from python_backend.protocol import Description, DrafterResult, DrafterStep
-from trtllm_engines.drafter_contract import LENT, candidates, contracts
+from python_backend.protocol import DrafterResult, DrafterStep
 from trtllm_engines.drafter_folder import DrafterFolder
 from trtllm_engines.pin import CHUNK, LONG_CHUNK
-from trtllm_engines.runtime.drafter_serving import BlockEngines, Graphs, RecurrentEngines, Serving
+from trtllm_engines.runtime.drafter_serving import BlockEngines, Graphs, RecurrentEngines
 from trtllm_engines.runtime.graph_session import GraphSession
 from trtllm_engines.runtime.streams import OwnStream
 
 
-class EngineDrafter(NetworkDrafter):
-    """A `DrafterEngine` over a folder of built engines. Its steps are those of a network's; what they run differs."""
-
-    serving: Serving  # type: ignore[assignment]  # engines in the place of the network
+class EngineDrafter(SessionDrafter):
+    """A `DrafterEngine` over a folder of built engines."""
 
     def __init__(self, name: str, folder: Path, checkpoint: Path, slots: int, max_length: int, device: str) -> None:
         """folder: of the engines. checkpoint: the target's, which lends embedding and head.
@@ -38,46 +37,51 @@ class EngineDrafter(NetworkDrafter):
         """
         exported = DrafterFolder.read(folder)
         check_target(folder, exported, checkpoint)
-        self.name, self.device, self.config = name, device, exported.config
-        self.sha256, self.precision, self.calibration = exported.weights_sha256, exported.dtype, exported.calibration
-        self.least_confidence = 0.0
+        context = Context(exported.config, slots, max_length)
         self.on_stream = OwnStream(torch.device(device))
-        dtype: torch.dtype = getattr(torch, exported.dtype)
         with self.on_stream():
-            self.context = Context(self.config, self.config.layers, slots, max_length, dtype, device)
-            embedding, head = lent(checkpoint, exported.draft_ids, dtype, device)
-            sessions = self._sessions(folder)
-            self.scratch = share_scratch(sessions, device)
-            graphs = Graphs(sessions, dict(zip(LENT, (embedding, head), strict=True)))
-            self.serving = self._serving(graphs)
-
-    def describe(self) -> Description:
-        version = importlib.import_module("tensorrt").__version__
-        return replace(super().describe(), engine="tensorrt", engine_version=version)
+            session = self._session(folder, exported, checkpoint, context, device)
+        super().__init__(name, context, session, exported.weights_sha256, exported.calibration, device)
 
     def step(self, step: DrafterStep) -> DrafterResult:
         """Append context, then draft. Raises ProtocolError where the step breaks the contract."""
         with self.on_stream():
             return super().step(step)
 
-    def _sessions(self, folder: Path) -> dict[str, GraphSession]:
-        runtime, device = tensorrt_runtime(self.device), torch.device(self.device)
-        return {
-            contract.name: GraphSession(folder / f"{contract.name}.engine", contract, self.precision, device, runtime)
-            for contract in contracts(self.config)
-        }
-
-    def _serving(self, graphs: Graphs) -> Serving:
+    def _session(
+        self, folder: Path, exported: DrafterFolder, checkpoint: Path, context: Context, device: str
+    ) -> Session:
         """Raises ContractError where an engine is built for less than the settings ask."""
-        slots, context = self.context.slots, self.context.keys[0].shape[2]
-        for contract in contracts(self.config):
-            inputs = {size for port in contract.inputs for size in port.shape if isinstance(size, str)}
-            needed = {"sequences": slots, "context": context, "chunk": CHUNK}
-            graphs.sessions[contract.name].check_reach(**{n: size for n, size in needed.items() if n in inputs})
-        if self.config.is_block:
-            return BlockEngines(graphs, self.config, self.context, graphs.sessions["context"].most("rows"))
-        graphs.sessions["append"].check_reach(sequences=1, context=context, chunk=LONG_CHUNK)
-        return RecurrentEngines(graphs, self.config, self.context, candidates(self.config))
+        dtype: torch.dtype = getattr(torch, exported.dtype)
+        memory = TorchContext(exported.config, context.slots, context.room, dtype, device)
+        tensors = lent(checkpoint, exported.draft_ids, dtype, device)
+        sessions = load_sessions(folder, exported, device)
+        self.scratch = share_scratch(sessions, device)
+        check_reach(sessions, memory)
+        graphs = Graphs(sessions, dict(zip(LENT, tensors, strict=True)))
+        version = importlib.import_module("tensorrt").__version__
+        if exported.config.is_block:
+            return BlockEngines(graphs, memory, version, sessions["context"].most("rows"))
+        return RecurrentEngines(graphs, memory, version)
+
+
+def load_sessions(folder: Path, exported: DrafterFolder, device: str) -> dict[str, GraphSession]:
+    """By the graph's name. Raises EngineError or ContractError for one that cannot be loaded or is another."""
+    runtime, on = tensorrt_runtime(device), torch.device(device)
+    return {
+        contract.name: GraphSession(folder / f"{contract.name}.engine", contract, exported.dtype, on, runtime)
+        for contract in contracts(exported.config)
+    }
+
+
+def check_reach(sessions: dict[str, GraphSession], memory: TorchContext) -> None:
+    """Raise ContractError where an engine is built for less than this memory holds."""
+    needed = {"sequences": memory.slots, "context": memory.rows, "chunk": CHUNK}
+    for session in sessions.values():
+        inputs = {size for port in session.contract.inputs for size in port.shape if isinstance(size, str)}
+        session.check_reach(**{n: size for n, size in needed.items() if n in inputs})
+    if "append" in sessions:
+        sessions["append"].check_reach(sequences=1, context=memory.rows, chunk=LONG_CHUNK)
 
 
 def check_target(folder: Path, exported: DrafterFolder, checkpoint: Path) -> None:

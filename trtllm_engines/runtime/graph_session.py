@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
+from python_backend.drafters.contract import GraphContract, Port
 from python_backend.engines.base import EngineError
-from trtllm_engines.drafter_contract import GraphContract, Port
 from trtllm_engines.runtime.contract import ContractError, Declared, Memory, Rule, check_fed, differences
 
 if TYPE_CHECKING:
     import tensorrt as trt
 
 ADDRESS = 256  # bytes that an address must be a multiple of; a device's allocations are
-OURS = "trtllm_engines/drafter_contract.py, of this repository"
+OURS = "python_backend/drafters/contract.py, of this repository"
 
 Sizes = dict[str, int]  # by the names of dynamic dimensions
 

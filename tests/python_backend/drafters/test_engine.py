@@ -17,6 +17,7 @@ from tests.training.drafting import toy_config
 from training.batches import Batch
 from training.simulate import draft_everywhere
 
+ENGINES = ("openvino", "torch")
 KINDS = ("mtp", "eagle3", "dfly", "dflash", "dflare", "dspark")
 DEPTH, LENGTH, SLOTS = 4, 40, 5
 
@@ -54,8 +55,27 @@ def folders(checkpoint, tmp_path_factory):
     return made
 
 
-def engine(folders, checkpoint, kind, eight_bit=False):
-    return NetworkDrafter(kind, folders[kind], checkpoint, SLOTS, LENGTH + DEPTH, eight_bit=eight_bit)
+@pytest.fixture(scope="module")
+def made(folders, checkpoint):
+    """Drafters, compiled once: a test gets one whose slots are empty."""
+    drafters = {}
+
+    def of(kind, engine="openvino", eight_bit=False):
+        key = kind, engine, eight_bit
+        if key not in drafters:
+            folder = folders[kind]
+            drafters[key] = NetworkDrafter(
+                kind, folder, checkpoint, SLOTS, LENGTH + DEPTH, eight_bit=eight_bit, engine=engine
+            )
+        drafters[key].release(np.arange(SLOTS))
+        return drafters[key]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def networks(folders, checkpoint):
+    return {kind: weights.load(folder, checkpoint).eval() for kind, folder in folders.items()}
 
 
 class Text:
@@ -83,9 +103,8 @@ def step_of(texts, slots, past, count, depth=DEPTH, **columns):
     return DrafterStep(**(DrafterStep.defaults(batch) | values | columns))
 
 
-def whole(drafter, text, anchor):
+def whole(network, text, anchor):
     """Drafts after `anchor` by a pass over the whole text, as training and simulation make it."""
-    network = drafter.serving.network
     batch = Batch(
         features=torch.from_numpy(text.features[None, : LENGTH - 1]),
         final=torch.zeros(1, LENGTH - 1, 1),
@@ -98,10 +117,11 @@ def whole(drafter, text, anchor):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_context_in_any_pieces_with_rollbacks_gives_the_drafts_of_the_whole(folders, checkpoint, kind, data):
-    drafter = engine(folders, checkpoint, kind)
+def test_context_in_any_pieces_with_rollbacks_gives_the_drafts_of_the_whole(made, networks, engine, kind, data):
+    drafter = made(kind, engine)
     texts = [Text(seed, drafter.config.feature_size) for seed in range(SLOTS)]
     stored = [0] * SLOTS
     for _ in range(data.draw(st.integers(1, 4))):
@@ -114,14 +134,14 @@ def test_context_in_any_pieces_with_rollbacks_gives_the_drafts_of_the_whole(fold
         result = drafter.step(step_of([texts[s] for s in slots], slots, past, count))
         for i, slot in enumerate(slots):
             stored[slot] = past[i] + count[i]
-            tokens, probability = whole(drafter, texts[slot], stored[slot])
+            tokens, probability = whole(networks[kind], texts[slot], stored[slot])
             assert result.draft_ids[i].tolist() == tokens.tolist()
             assert np.allclose(result.confidence[i], probability, atol=1e-3)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_eight_bits_change_few_drafts(folders, checkpoint, kind):
-    exact, rounded = (engine(folders, checkpoint, kind, eight_bit=e) for e in (False, True))
+def test_eight_bits_change_few_drafts(made, kind):
+    exact, rounded = (made(kind, eight_bit=e) for e in (False, True))
     assert rounded.describe().dtype == "int8"
     texts = [Text(seed, exact.config.feature_size) for seed in range(SLOTS)]
     agreed = []
@@ -132,8 +152,8 @@ def test_eight_bits_change_few_drafts(folders, checkpoint, kind):
 
 
 @pytest.mark.parametrize("kind", ["mtp", "eagle3", "dfly", "dspark"])
-def test_a_chain_ends_where_none_is_likely_enough_to_be_accepted(folders, checkpoint, kind):
-    full = engine(folders, checkpoint, kind)
+def test_a_chain_ends_where_none_is_likely_enough_to_be_accepted(folders, checkpoint, made, kind):
+    full = made(kind)
     texts = [Text(seed, full.config.feature_size) for seed in range(SLOTS)]
     step = step_of(texts, range(SLOTS), [0] * SLOTS, [9] * SLOTS)
     whole = full.step(step)
@@ -149,8 +169,9 @@ def test_a_chain_ends_where_none_is_likely_enough_to_be_accepted(folders, checkp
 
 
 @pytest.mark.parametrize("kind", ["mtp", "dfly"])
-def test_drafts_at_a_temperature_race_with_the_noise_of_their_own_request(folders, checkpoint, kind):
-    drafter = engine(folders, checkpoint, kind)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_drafts_at_a_temperature_race_with_the_noise_of_their_own_request(made, engine, kind):
+    drafter = made(kind, engine)
     texts = [Text(seed, drafter.config.feature_size) for seed in range(3)]
     sampling = {
         "temperature": np.array([0, 1, 1], dtype=np.float32),
@@ -165,17 +186,20 @@ def test_drafts_at_a_temperature_race_with_the_noise_of_their_own_request(folder
         assert alone.draft_ids[0].tolist() == together.draft_ids[i].tolist()
 
 
-def test_a_sequence_without_an_anchor_is_appended_and_not_drafted_for(folders, checkpoint):
-    drafter = engine(folders, checkpoint, "dfly")
+@pytest.mark.parametrize("kind", ["mtp", "dfly"])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_sequence_without_an_anchor_is_appended_and_not_drafted_for(made, networks, engine, kind):
+    drafter = made(kind, engine)
     text = Text(0, drafter.config.feature_size)
     silent = drafter.step(step_of([text], [0], [0], [5], anchor=np.array([-1], dtype=np.int32)))
     assert (silent.draft_ids == -1).all()
     assert (silent.confidence == 0).all()
-    assert drafter.step(step_of([text], [0], [5], [4])).draft_ids[0].tolist() == whole(drafter, text, 9)[0].tolist()
+    drafted = drafter.step(step_of([text], [0], [5], [4])).draft_ids[0]
+    assert drafted.tolist() == whole(networks[kind], text, 9)[0].tolist()
 
 
-def test_more_drafts_than_it_was_trained_for_are_left_empty(folders, checkpoint):
-    drafter = engine(folders, checkpoint, "mtp")
+def test_more_drafts_than_it_was_trained_for_are_left_empty(made):
+    drafter = made("mtp")
     result = drafter.step(step_of([Text(0, 48)], [0], [0], [5], depth=6))
     assert result.draft_ids.shape == (1, 6)
     assert (result.draft_ids[0, DEPTH:] == -1).all()
@@ -192,15 +216,15 @@ def test_more_drafts_than_it_was_trained_for_are_left_empty(folders, checkpoint)
         ({"token_ids": np.full(5, -2, np.int32)}, "'token_ids' is -2 in row 0, limit 0 to 299"),
     ],
 )
-def test_a_broken_contract_is_named_and_changes_nothing(folders, checkpoint, changes, message):
-    drafter = engine(folders, checkpoint, "dfly")
+def test_a_broken_contract_is_named_and_changes_nothing(made, changes, message):
+    drafter = made("dfly")
     with pytest.raises(ProtocolError, match=message):
         drafter.step(step_of([Text(0, drafter.config.feature_size)], [0], [0], [5], **changes))
     assert drafter.context.stored.tolist() == [0] * SLOTS
 
 
-def test_release_empties_a_slot(folders, checkpoint):
-    drafter = engine(folders, checkpoint, "dfly")
+def test_release_empties_a_slot(made):
+    drafter = made("dfly")
     drafter.step(step_of([Text(0, drafter.config.feature_size)], [2], [0], [5]))
     drafter.release(Release(slot=np.array([2], dtype=np.int32)).slot)
     assert drafter.context.stored[2] == 0

@@ -84,7 +84,7 @@ def test_a_round_with_a_drafter_in_the_targets_process(kind: str, tiny_llama: Pa
     layers = (3,) if kind == "mtp" else (0, 2)
     folder = save_drafter(kind, tmp_path, tiny_llama, layers)
     target, store = load_engine(tiny_llama, MANY, LENGTH, feature_layers=layers), FeatureStore(MANY)
-    network = NetworkDrafter("drafter", folder, tiny_llama, MANY, LENGTH, eight_bit=False)
+    network = NetworkDrafter("drafter", folder, tiny_llama, MANY, LENGTH, engine="torch")
     drafter = HostedDrafter(network, store, np.arange(len(layers) * 48))
     target.few_runs = True
     hosting = HostingTarget(target, store)

@@ -71,7 +71,7 @@ def drafters(
             folder = write_drafter_engines(graphs, tmp_path_factory.mktemp(kind))
             made[kind] = (
                 EngineDrafter(kind, folder, tiny_llama, SLOTS, LENGTH, "cpu"),
-                NetworkDrafter(kind, trained, tiny_llama, SLOTS, LENGTH, eight_bit=False),
+                NetworkDrafter(kind, trained, tiny_llama, SLOTS, LENGTH, engine="torch"),
             )
         for drafter in made[kind]:
             drafter.release(np.arange(SLOTS))

@@ -69,7 +69,7 @@ def test_engines_draft_what_the_network_drafts(drafters: Drafters, kind: str, da
         np.testing.assert_allclose(ours.confidence, theirs.confidence, atol=1e-3)
         for slot, begin, rows in zip(slots, past, count, strict=True):
             stored[slot] = begin + rows
-    for ours, theirs in zip(engines.context.keys, network.context.keys, strict=True):
+    for ours, theirs in zip(engines.session.context.keys, network.session.context.keys, strict=True):
         for slot, rows in enumerate(stored):
             torch.testing.assert_close(ours[slot, :, :rows], theirs[slot, :, :rows], atol=1e-4, rtol=0)
 
@@ -85,7 +85,7 @@ def test_more_context_rows_than_an_engine_takes_go_in_several_passes(drafters: D
     engines, network = drafters("dfly")
     step = step_of([4, 2], [0, 0], [90, 70], 6, network.config.feature_size)
     assert engines.step(step).draft_ids.tolist() == network.step(step).draft_ids.tolist()
-    assert engines.serving.rows == 64
+    assert engines.session.rows == 64
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -123,7 +123,7 @@ def test_a_description_is_the_networks_but_for_the_engine(drafters: Drafters) ->
 
 
 def test_drafters_in_a_process_share_the_embedding(drafters: Drafters) -> None:
-    first, second = (drafters(kind)[0].serving.run for kind in ("dfly", "mtp"))
+    first, second = (drafters(kind)[0].session.run for kind in ("dfly", "mtp"))
     assert first._lent["embedding"] is second._lent["embedding"]
 
 

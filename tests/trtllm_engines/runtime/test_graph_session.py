@@ -117,10 +117,10 @@ def fed(drafters: Drafters) -> tuple[Any, dict[str, Any]]:
     inputs = {
         "anchor": torch.tensor([1, 2]),
         "length": torch.tensor([5, 0]),
-        **held_context(engines.context, np.array([1, 3]), 5),
-        "embedding": engines.serving.run._lent["embedding"],
+        **held_context(engines.session.context, np.array([1, 3]), 5),
+        "embedding": engines.session.run._lent["embedding"],
     }
-    return engines.serving.run.sessions["block"], inputs
+    return engines.session.run.sessions["block"], inputs
 
 
 def test_the_right_tensors_are_taken_whatever_their_strides(fed: tuple[Any, dict[str, Any]]) -> None:

@@ -1,6 +1,6 @@
 """A drafter's graphs as torch modules: the networks of training, with the context as tensors instead of a cache.
 
-So that a runtime keeps it in device memory. `drafter_contract` says what goes in and comes out of each.
+So that a runtime keeps it in device memory. `contract` says what goes in and comes out of each.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from python_backend.drafters.block import BlockDrafter
+from python_backend.drafters.contract import GraphContract, contracts, lent_inputs
 from python_backend.drafters.drafting import shortlist
 from python_backend.drafters.layers import Attention, KeysValues
 from python_backend.drafters.pick import RACING
 from python_backend.drafters.recurrent import RecurrentDrafter, State
-from trtllm_engines.drafter_contract import GraphContract, contracts, lent_inputs
 
 Network = BlockDrafter | RecurrentDrafter
 

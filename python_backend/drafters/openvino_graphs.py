@@ -1,0 +1,259 @@
+"""A drafter's graphs for OpenVINO, made from the training network's weights.
+
+What each is for, `contract` says. Here the context is a cache in blocks that attention reads and writes where it is,
+rows are packed, and as many candidates come out as are asked for. Inputs are int64 unless said. n sequences, R rows.
+
+    context   features [R, F], positions [R] -> keys and values [R, kv_heads * head_dim] of each layer
+    block     tokens [n] of the anchors, slot_tokens [R] of each slot which of (mask, tokens...), positions [R],
+              together [R] int32 ones, order [D * n] the drafts' rows, draft by draft
+              -> scores, index [D * n, S]; where drafts depend on the one before, scores, index [n, S] of the first
+              and waiting [D * n, hidden or Vd]; those also take starts [n], 0 to n - 1
+    follow    waiting [n, hidden or Vd], tokens [n] -> scores, index [n, S]
+    append    features [R, F], tokens [R] that follow them, positions [R], order [n] the rows to draft from
+              -> scores, index [n, S], carried [n, hidden]
+    step      carried [n, hidden], tokens [n] drafted, positions [n] -> the same
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import openvino as ov
+import torch
+from openvino import opset13 as ops
+from torch import Tensor, nn
+
+from python_backend.drafters.block import BlockDrafter
+from python_backend.drafters.layers import DraftLayer, Norm
+from python_backend.drafters.recurrent import RecurrentDrafter
+from python_backend.engines.openvino_attention import PagedInputs, cache_parameters, paged_attention, parameter
+from python_backend.engines.openvino_ops import Node, Rotation, halves, integers, norm, result
+from python_backend.engines.openvino_weights import matrix_node, to_int8
+from python_backend.engines.quantised import Floats
+
+Network = BlockDrafter | RecurrentDrafter
+
+
+class KeysValues(NamedTuple):
+    keys: Node  # [R, kv_heads * head_dim], rotated
+    values: Node
+
+
+def build_graphs(network: Network, eight_bit: bool) -> dict[str, ov.Model]:
+    """By name. eight_bit: round matrices to 8 bits, one scale an output."""
+    if isinstance(network, RecurrentDrafter):
+        return {
+            "append": RecurrentGraph(network, eight_bit).append(),
+            "step": RecurrentGraph(network, eight_bit).step(),
+        }
+    made = {
+        "context": BlockGraph(network, eight_bit).context(),
+        "block": BlockGraph(network, eight_bit).block(),
+    }
+    return made if network.parts.head == "none" else made | {"follow": BlockGraph(network, eight_bit).follow()}
+
+
+class DraftGraph:
+    """One graph of a drafter as it is put together: its parameters, and what all of them have in common."""
+
+    def __init__(self, network: Network, eight_bit: bool) -> None:
+        self.config, self.eight_bit = network.config, eight_bit
+        self.embedding = network.embedding
+        self.cos, self.sin = _floats(network.rotate.cos), _floats(network.rotate.sin)
+        self.parameters: list[Node] = []
+        self._nodes: dict[tuple[int, torch.Size], Node] = {}
+
+    def input(self, name: str, *shape: int, dtype: type = np.int64) -> Node:
+        """-1 is any size."""
+        self.parameters.append(parameter(name, dtype, list(shape)))
+        return self.parameters[-1]
+
+    def floats(self, name: str, *shape: int) -> Node:
+        return self.input(name, *shape, dtype=np.float32)
+
+    def paged(self) -> PagedInputs:
+        paged = PagedInputs.create()
+        self.parameters += paged.parameters()
+        return paged
+
+    def rotation(self) -> Rotation:
+        """Of the rows' positions, an input."""
+        return Rotation(self.cos, self.sin, self.input("positions", -1))
+
+    def matrix(self, weight: Tensor) -> Node:
+        """[out, in]; the same node for the same weight."""
+        key = weight.data_ptr(), weight.shape
+        if key not in self._nodes:
+            values = _floats(weight)
+            self._nodes[key] = matrix_node([to_int8(values) if self.eight_bit else values])
+        return self._nodes[key]
+
+    def embed(self, tokens: Node) -> Node:
+        return ops.gather(self.matrix(self.embedding), tokens, integers(0))
+
+    def linear(self, x: Node, weight: Tensor) -> Node:
+        return ops.matmul(x, self.matrix(weight), False, True)
+
+    def norm(self, x: Node, module: nn.Module) -> Node:
+        assert isinstance(module, Norm)
+        return norm(x, _floats(module.weight), module.epsilon)
+
+    def scaled(self, features: Node, scale: Tensor) -> Node:
+        """[R, T * hidden] captured layers of about unit size."""
+        return ops.multiply(features, ops.constant(np.repeat(_floats(scale), self.config.hidden_size)[None]))
+
+    def keys_values(self, layer: DraftLayer, keys: Node, values: Node, rotate: Rotation) -> KeysValues:
+        """keys, values: [R, kv_heads * head_dim]"""
+        shape = integers(-1, self.config.kv_heads, self.config.head_dim)
+        keys = ops.reshape(keys, shape, False)
+        if layer.key_norm is not None:
+            keys = self.norm(keys, layer.key_norm)
+        return KeysValues(ops.reshape(rotate(keys), integers(-1, layer.kv_size), False), values)
+
+    def layer(
+        self,
+        number: int,
+        layer: DraftLayer,
+        x: Node,
+        residual: Node,
+        rotate: Rotation,
+        paged: PagedInputs,
+        together: Node | None,
+    ) -> Node:
+        """[R, hidden] of rows x [R, inputs] of attention. together: see `paged_attention`."""
+        config, caches = self.config, cache_parameters(number, self.config)
+        self.parameters += caches
+        if layer.input_norm is not None:
+            x = self.norm(x, layer.input_norm)
+        rows, values = halves(self.linear(x, layer.qkv.weight), layer.query_size + layer.kv_size, layer.kv_size)
+        rows = ops.reshape(rows, integers(-1, config.heads + config.kv_heads, config.head_dim), False)
+        if layer.query_norm is not None and layer.key_norm is not None:
+            query_norm, key_norm = (_floats(part.weight) for part in (layer.query_norm, layer.key_norm))
+            weight = np.stack([query_norm] * config.heads + [key_norm] * config.kv_heads)
+            rows = norm(rows, weight, config.norm_epsilon)
+        query, keys = halves(rotate(rows), config.heads, config.kv_heads)
+        query = ops.reshape(query, integers(-1, layer.query_size), False)
+        keys = ops.reshape(keys, integers(-1, layer.kv_size), False)
+        answer = paged_attention(query, keys, values, caches, paged, config, together)
+        answer = ops.reshape(answer, integers(-1, layer.query_size), False)
+        residual = ops.add(residual, self.linear(answer, layer.output.weight))
+        both = self.linear(self.norm(residual, layer.mlp_norm), layer.gate_up.weight)
+        gate, up = halves(both, config.intermediate_size, config.intermediate_size)
+        return ops.add(residual, self.linear(ops.multiply(ops.swish(gate), up), layer.down.weight))
+
+    def shortlist(self, logits: Node) -> list[Node]:
+        """Scores and draft indices [rows, S] of the best, S an input."""
+        candidates = self.input("candidates", dtype=np.int64)
+        scores, index = ops.topk(logits, candidates, 1, "max", "value", "i32").outputs()
+        return [result("scores", scores), result("index", index)]
+
+    def model(self, name: str, results: list[Node]) -> ov.Model:
+        return ov.Model(results, self.parameters, name)
+
+
+class BlockGraph(DraftGraph):
+    def __init__(self, network: BlockDrafter, eight_bit: bool) -> None:
+        super().__init__(network, eight_bit)
+        self.network = network
+
+    def context(self) -> ov.Model:
+        network, config = self.network, self.config
+        captured = self.scaled(self.floats("features", -1, config.feature_size), network.feature_scale)
+        rotate = self.rotation()
+        shared = None if network.basis is None else self.linear(captured, network.basis.weight)
+        layers = ops.reshape(captured, integers(-1, len(config.feature_layers), config.hidden_size), False)
+        results = []
+        for i, layer in enumerate(network.layers):
+            rows = shared
+            if network.mix is not None:
+                share = _floats(network.mix[i].softmax(-1))[None, :, None]
+                own = ops.reduce_sum(ops.multiply(layers, ops.constant(share)), integers(1), False)
+                rows = own if shared is None else ops.add(shared, own)
+            rows = self.norm(rows, network.context_norm)
+            weight = layer.qkv.weight[layer.query_size :] if layer.context_kv is None else layer.context_kv.weight
+            both = self.linear(rows, weight)
+            keys, values = self.keys_values(layer, *halves(both, layer.kv_size, layer.kv_size), rotate)
+            results += [result(f"keys_{i}", keys), result(f"values_{i}", values)]
+        return self.model("context", results)
+
+    def block(self) -> ov.Model:
+        network, head = self.network, self.network.parts.head
+        tokens, slot_tokens = self.input("tokens", -1), self.input("slot_tokens", -1)
+        together = self.input("together", -1, dtype=np.int32)
+        order = self.input("order", -1)
+        paged, rotate = self.paged(), self.rotation()
+        anchor = self.embed(tokens)
+        masked = ops.concat([ops.constant(_floats(network.mask)[None]), anchor], 0)
+        x = ops.gather(masked, slot_tokens, integers(0))
+        for i, layer in enumerate(network.layers):
+            x = self.layer(i, layer, x, x, rotate, paged, together)
+        x = self.norm(x, network.final_norm)
+        waiting = ops.gather(x, order, integers(0))
+        if head != "correction":
+            waiting = self.linear(waiting, network.head)
+        if head == "none":
+            return self.model("block", self.shortlist(waiting))
+        starts = self.input("starts", -1)
+        first = self._logits(ops.gather(waiting, starts, integers(0)), anchor, tokens)
+        return self.model("block", [*self.shortlist(first), result("waiting", waiting)])
+
+    def follow(self) -> ov.Model:
+        network = self.network
+        width = self.config.hidden_size if network.correction is not None else self.config.draft_vocabulary_size
+        waiting, tokens = self.floats("waiting", -1, width), self.input("tokens", -1)
+        previous = self.embed(tokens) if network.correction is not None else None
+        return self.model("follow", self.shortlist(self._logits(waiting, previous, tokens)))
+
+    def _logits(self, waiting: Node, previous: Node, tokens: Node) -> Node:
+        """[n, Vd] once the draft before is known. previous: its embedding."""
+        network = self.network
+        if network.markov is not None:
+            rows, columns = network.markov.rows.weight, network.markov.columns.weight
+            index = network.to_index(torch.arange(self.config.vocabulary_size)).numpy()
+            index = np.where(index < 0, len(rows) - 1, index)  # no search in a sorted table: one of every token
+            term = ops.gather(self.matrix(rows), ops.gather(ops.constant(index), tokens, integers(0)), integers(0))
+            return ops.add(waiting, self.linear(term, columns))
+        correction = network.correction
+        assert correction is not None
+        both = [self.norm(waiting, correction.hidden_norm), self.norm(previous, correction.token_norm)]
+        both = self.linear(ops.concat(both, 1), correction.gate_up.weight)
+        gate, up = halves(both, self.config.hidden_size, self.config.hidden_size)
+        hidden = ops.add(waiting, self.linear(ops.multiply(ops.swish(gate), up), correction.down.weight))
+        return self.linear(hidden, network.head)
+
+
+class RecurrentGraph(DraftGraph):
+    def __init__(self, network: RecurrentDrafter, eight_bit: bool) -> None:
+        super().__init__(network, eight_bit)
+        self.network = network
+
+    def append(self) -> ov.Model:
+        captured = self.scaled(self.floats("features", -1, self.config.feature_size), self.network.feature_scale)
+        carried = captured if self.network.fuse is None else self.linear(captured, self.network.fuse.weight)
+        return self.model("append", self._run(carried, self.input("order", -1)))
+
+    def step(self) -> ov.Model:
+        return self.model("step", self._run(self.floats("carried", -1, self.config.hidden_size), None))
+
+    def _run(self, carried: Node, order: Node | None) -> list[Node]:
+        """One depth of rows. order: those that drafts begin from, by default all."""
+        network = self.network
+        token = self.embed(self.input("tokens", -1))
+        both = ops.concat([self.norm(token, network.token_norm), self.norm(carried, network.hidden_norm)], 1)
+        residual = carried if network.join is None else self.linear(both, network.join.weight)
+        x = both if network.join is None else residual
+        paged, rotate = self.paged(), self.rotation()
+        raw = self.layer(0, network.layer, x, residual, rotate, paged, None)
+        if order is not None:
+            raw = ops.gather(raw, order, integers(0))
+        output = self.norm(raw, network.final_norm)
+        return [
+            *self.shortlist(self.linear(output, network.head)),
+            result("carried", raw if network.join is None else output),
+        ]
+
+
+def _floats(tensor: Tensor) -> Floats:
+    values: Floats = tensor.detach().float().cpu().numpy()
+    return values
