@@ -137,6 +137,7 @@ class BudgetSettings(Section):
     longest_pause: int = Field(
         1, ge=1, description="steps for which a drafter may stay unasked for a request where it does not pay; 1 = never"
     )
+    online_costs: bool = Field(True, description="the cost table is corrected by the steps that are measured")
     profile_context: int = Field(128, ge=1, description="context length at which the cost table is measured")
     profile_repeats: int = Field(3, ge=1, description="timed calls a point of the cost table; the median counts")
     profile_reuse: bool = Field(True, description="reuse a saved table with the same fingerprint")

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.budget.cost_table import CostTable
+from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import Floats
 
 FIRST = 1.0  # tokens that drafts are taken to be worth before there were any
@@ -48,12 +48,12 @@ class Worth:
         self.pause = 1 if self.value > cost else min(2 * max(self.pause, 1), longest_pause)
 
 
-def terms(table: CostTable, batch: int, longest_pause: int) -> Terms:
-    """From the cost table, for B decoding sequences."""
+def terms(costs: StepCosts, batch: int, longest_pause: int) -> Terms:
+    """For B decoding sequences, by what steps cost now."""
     batch = max(batch, 1)
-    plain, drafts = table.verify_ms(batch, batch), batch * table.depth
+    drafts, plain = batch * costs.depth, costs.step_ms(batch, batch)
     ms = batch / plain
-    return Terms(ms, ms * (table.verify_ms(batch, batch + drafts) - plain) / drafts, longest_pause)
+    return Terms(ms, ms * (costs.step_ms(batch, batch + drafts) - plain) / drafts, longest_pause)
 
 
 def worth(survival: Floats, row: float) -> Floats:

@@ -13,7 +13,7 @@ import numpy as np
 
 from python_backend.protocol import Description
 
-FORMAT = 2
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class CostTable:
     """Verify time over batch size x fraction of drafts kept, and draft time over batch size.
 
     verify[b][f]: ms of a pass over B = batch_sizes[b] sequences with B + fractions[f] x B x depth rows,
-    non-decreasing along f. draft[name][b]: ms of one full-depth draft call.
+    non-decreasing along f. draft[name][b]: ms of one full-depth draft call. prompt_row_ms: of one row of prefill.
     """
 
     depth: int
@@ -30,6 +30,7 @@ class CostTable:
     fractions: tuple[float, ...]
     verify: tuple[tuple[float, ...], ...]
     draft: dict[str, tuple[float, ...]]
+    prompt_row_ms: float = 0.0
 
     def verify_ms(self, batch: int, rows: int) -> float:
         """Bilinear in (batch, fraction kept); beyond the last fraction the last slope goes on, beyond the largest
@@ -97,6 +98,7 @@ def load(path: Path) -> CostTable | None:
             fractions=tuple(raw["fractions"]),
             verify=tuple(tuple(curve) for curve in raw["verify"]),
             draft={name: tuple(curve) for name, curve in raw["draft"].items()},
+            prompt_row_ms=float(raw["prompt_row_ms"]),
         )
     except (OSError, ValueError, KeyError, TypeError):
         return None

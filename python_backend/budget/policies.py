@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from python_backend.budget import asking, dcut
 from python_backend.budget.asking import Terms
-from python_backend.budget.cost_table import CostTable
+from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import Choice
 from python_backend.settings import BudgetSettings
 
@@ -22,7 +22,8 @@ class Drafts(NamedTuple):
     confidence: npt.NDArray[np.float32]  # [B, D]
     available: npt.NDArray[np.int64]  # [B] leading drafts that exist and are wanted
     depth: npt.NDArray[np.int64]  # [B] drafts at full depth
-    draft_ms: float = 0.0  # predicted cost of the draft calls, from the cost table
+    draft_ms: float = 0.0  # predicted cost of the draft calls
+    prompt_rows: int = 0  # rows of prefill in the same pass
 
 
 class Policy(Protocol):
@@ -70,17 +71,17 @@ class Fixed:
 
 
 class DCut:
-    """The paper's policy: K_rho over the grid, costs from the start-up table. To the letter where drafters have no
-    pauses."""
+    """The paper's policy: K_rho over the grid. To the letter where drafters have no pauses and costs are not corrected
+    online."""
 
     name = "dcut"
     drafts = True
 
-    def __init__(self, table: CostTable, settings: BudgetSettings) -> None:
-        self._table, self._rho, self._longest_pause = table, settings.rho, settings.longest_pause
+    def __init__(self, costs: StepCosts, settings: BudgetSettings) -> None:
+        self._costs, self._rho, self._longest_pause = costs, settings.rho, settings.longest_pause
 
     def terms(self, batch: int) -> Terms:
-        return asking.terms(self._table, batch, self._longest_pause) if self._longest_pause > 1 else Terms()
+        return asking.terms(self._costs, batch, self._longest_pause) if self._longest_pause > 1 else Terms()
 
     def select(self, drafts: Drafts) -> Choice:
         return dcut.select(
@@ -88,23 +89,23 @@ class DCut:
             drafts.available,
             int(drafts.depth.sum()),
             self._rho,
-            lambda batch, rows: drafts.draft_ms + self._table.verify_ms(batch, rows),
+            lambda batch, rows: drafts.draft_ms + self._costs.step_ms(batch, rows, drafts.prompt_rows),
         )
 
 
-POLICIES: dict[str, Callable[[BudgetSettings, CostTable | None], Policy]] = {
-    "off": lambda settings, table: Off(),
-    "fixed": lambda settings, table: Fixed(),
-    "dcut": lambda settings, table: DCut(_needed(table, "dcut"), settings),
+POLICIES: dict[str, Callable[[BudgetSettings, StepCosts | None], Policy]] = {
+    "off": lambda settings, costs: Off(),
+    "fixed": lambda settings, costs: Fixed(),
+    "dcut": lambda settings, costs: DCut(_needed(costs, "dcut"), settings),
 }
 
 
-def build_policy(name: str, settings: BudgetSettings, table: CostTable | None) -> Policy:
+def build_policy(name: str, settings: BudgetSettings, costs: StepCosts | None) -> Policy:
     """Raises ValueError where the policy needs a cost table and none was measured."""
-    return POLICIES[name](settings, table)
+    return POLICIES[name](settings, costs)
 
 
-def _needed(table: CostTable | None, policy: str) -> CostTable:
-    if table is None:
+def _needed(costs: StepCosts | None, policy: str) -> StepCosts:
+    if costs is None:
         raise ValueError(f"policy '{policy}' needs a cost table, and none was profiled")
-    return table
+    return costs

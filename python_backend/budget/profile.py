@@ -46,8 +46,7 @@ def profile(
     feature_sizes = {name: drafter.describe().feature_size for name, drafter in drafters.items()}
     everything = np.arange(slots, dtype=np.int32)
     try:
-        for slot in range(slots):
-            fill(target, slot, context_length, tokens)
+        filling = [_ms(partial(fill, target, slot, context_length, tokens)) for slot in range(slots)]
         for batch in sizes:
             curve: list[float] = []
             for fraction in FRACTIONS:
@@ -65,7 +64,13 @@ def profile(
         for drafter in drafters.values():
             drafter.release(everything)
     return CostTable(
-        depth, context_length, tuple(sizes), FRACTIONS, tuple(verify), {n: tuple(c) for n, c in draft.items()}
+        depth,
+        context_length,
+        tuple(sizes),
+        FRACTIONS,
+        tuple(verify),
+        {n: tuple(c) for n, c in draft.items()},
+        statistics.median(filling) / context_length,
     )
 
 

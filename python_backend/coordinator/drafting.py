@@ -11,7 +11,7 @@ import numpy as np
 
 from python_backend.budget import asking
 from python_backend.budget.asking import Terms
-from python_backend.budget.cost_table import CostTable
+from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import survival
 from python_backend.coordinator.handshake import feature_columns
 from python_backend.coordinator.metrics import Metrics
@@ -22,8 +22,6 @@ from python_backend.protocol import NO_TOKEN, Array, Description, DrafterResult,
 from python_backend.sampling.params import draft_columns
 
 log = logging.getLogger(__name__)
-
-PACE = 0.25  # weight of the last call in what a drafter takes of the time that the cost table says
 
 
 class Drafted(NamedTuple):
@@ -43,13 +41,12 @@ class DraftCalls:
         drafters: dict[str, DrafterEngine],
         described: dict[str, Description],
         target: Description,
-        table: CostTable | None,
+        costs: StepCosts | None,
         metrics: Metrics,
     ) -> None:
-        """described: the drafters' own descriptions. table: None where nothing is predicted."""
-        self.drafters, self.table, self.metrics = drafters, table, metrics
+        """described: the drafters' own descriptions. costs: None where nothing is predicted."""
+        self.drafters, self.costs, self.metrics = drafters, costs, metrics
         self.feature_columns = {name: feature_columns(target, drafter) for name, drafter in described.items()}
-        self.pace = dict.fromkeys(drafters, 1.0)
         self.steps = 0
         self.readers = {name for name, drafter in described.items() if drafter.feature_size or drafter.hosted}
 
@@ -89,7 +86,8 @@ class DraftCalls:
             value = asking.worth(survival(drafted.confidence) * useful, terms.row)
             for sequence, tokens in zip(group, value.tolist(), strict=True):
                 sequence.worth[name].record(tokens, terms.ms * expected_ms / len(group), terms.longest_pause)
-            self._keep_pace(name, took, expected_ms)
+            if self.costs:
+                self.costs.saw_draft(name, len(members), took)
             better = (value > worth[members]) | ((available[members] == 0) & (exists > 0))
             chosen = members[better]
             ids[chosen], confidence[chosen] = drafted.draft_ids[better], drafted.confidence[better]
@@ -116,8 +114,8 @@ class DraftCalls:
         return list(range(len(group))), drafted
 
     def predict_ms(self, name: str, batch: int) -> float:
-        """Time of a call for so many sequences, by the cost table and the calls so far; 0 without a table."""
-        return self.pace[name] * self.table.draft_ms(name, batch) if self.table else 0.0
+        """Time of a call for so many sequences; 0 where nothing is predicted."""
+        return self.costs.draft_ms(name, batch) if self.costs else 0.0
 
     def _asked(self, name: str, sequences: list[Sequence], members: Array, worth: Array, terms: Terms) -> Array:
         """Those of the members for whom the drafter is asked in this step. worth: [B] of the drafts that there are."""
@@ -131,12 +129,6 @@ class DraftCalls:
         gain = np.array([w.value for w in known]) - worth[members]
         due = np.array([w.due(self.steps) for w in known])
         return members[due | asking.asked(gain, cost)]
-
-    def _keep_pace(self, name: str, took_ms: float, expected_ms: float) -> None:
-        """Calls are often shorter than those that were profiled: a chain ends early, contexts differ."""
-        if expected_ms > 0:
-            measured = self.pace[name] * min(took_ms / expected_ms, 2.0)  # one call that was held up is no rule
-            self.pace[name] += PACE * (measured - self.pace[name])
 
     def release(self, sequences: list[Sequence]) -> None:
         """Free the slots that the drafters hold for them."""

@@ -8,6 +8,7 @@ import time
 
 import numpy as np
 
+from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import Choice
 from python_backend.budget.policies import Drafts, Policy
 from python_backend.coordinator.drafting import DraftCalls
@@ -41,11 +42,12 @@ class DecodeLoop:
         policy: Policy,
         metrics: Metrics,
         step_log: StepLog,
+        costs: StepCosts | None = None,
     ) -> None:
-        """described: the target's own description."""
+        """described: the target's own description. costs: corrected by each step; None where nothing is predicted."""
         self.target, self.calls, self.router = target, calls, router
         self.scheduler, self.policy = scheduler, policy
-        self.metrics, self.step_log = metrics, step_log
+        self.metrics, self.step_log, self.costs = metrics, step_log, costs
         self.prefix_block, self.captures = described.prefix_block, described.feature_size > 0
         self.failed_passes = 0  # since one succeeded
         self.outgoing: list[Response] = []
@@ -68,9 +70,18 @@ class DecodeLoop:
             self.isolate(whole, error, report)
         else:
             self.commit(whole, result, report)
+            self.learn(report)
         report.finish(self.metrics)
         self.step_log.write(report)
         return True
+
+    def learn(self, report: StepReport) -> None:
+        """What the step took corrects what the next ones are expected to take."""
+        if self.costs is None:
+            return
+        self.costs.saw_verify(report.batch, report.rows, report.prompt_rows, report.verify_ms)
+        self.costs.saw_step(report.predicted_ms, report.elapsed_ms, report.draft_ms + report.verify_ms)
+        self.metrics.set("angelspec_prediction_error", self.costs.error)
 
     def schedule(self) -> tuple[Batch, int]:
         """Who runs in this step, and the prompt rows that need no pass because the target holds them."""
@@ -110,7 +121,8 @@ class DecodeLoop:
         drafted = self.calls.run(sequences, limit, self.policy.terms(len(sequences)), report)
         report.drafted = int(drafted.available.sum())
         full = np.array([s.depth if limit[i] else 0 for i, s in enumerate(sequences)], dtype=np.int64)
-        return Drafts(drafted.confidence, drafted.available, full, drafted.predicted_ms), drafted.ids
+        prompt_rows = sum(chunk.rows for chunk in batch.chunks)
+        return Drafts(drafted.confidence, drafted.available, full, drafted.predicted_ms, prompt_rows), drafted.ids
 
     def prune(self, drafts: Drafts, report: StepReport) -> Choice:
         """The budget decides how many drafts of each sequence are verified."""

@@ -37,9 +37,13 @@ class StepReport:
     step_ms: float = 0.0
     started: float = field(default_factory=time.perf_counter, repr=False)
 
+    @property
+    def elapsed_ms(self) -> float:
+        return (time.perf_counter() - self.started) * 1e3
+
     def finish(self, metrics: Metrics) -> None:
         """Stop the clock and count."""
-        self.step_ms = (time.perf_counter() - self.started) * 1e3
+        self.step_ms = self.elapsed_ms
         metrics.add("angelspec_steps_total")
         metrics.add("angelspec_sequence_steps_total", self.batch)
         metrics.add("angelspec_prompt_tokens_total", self.prompt_rows)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from python_backend.budget import cost_table, profile
 from python_backend.budget.cost_table import CostTable
+from python_backend.budget.costs import StepCosts
 from python_backend.budget.policies import POLICIES, build_policy
 from python_backend.coordinator import handshake, request
 from python_backend.coordinator.drafting import DraftCalls
@@ -57,7 +59,8 @@ class Service:
         self._stopped = False
         self._died = ""  # why the loop's thread is gone
         self._replies = Replies(self.metrics)
-        self._table: CostTable | None = None
+        self._costs: StepCosts | None = None
+        self._save_costs: Callable[[StepCosts], None] = lambda _: None
         self._loop: DecodeLoop | None = None
         self._worker = Worker("decode-loop", self._run, self._loop_died)
 
@@ -124,7 +127,7 @@ class Service:
             raise invalid(f"policy is '{name}': expected one of {', '.join(POLICIES)}")
         self.wait_started()
         assert self._loop is not None
-        self._loop.policy = build_policy(name, self._settings.budget, self._table)
+        self._loop.policy = build_policy(name, self._settings.budget, self._costs)
 
     def shutdown(self) -> None:
         """Refuse new requests, fail those that still run, then stop the thread. An engine that never answers keeps
@@ -163,6 +166,8 @@ class Service:
                 self._refuse_all(internal(f"decode step failed: {type(error).__name__}: {error}"))
         self._loop.send()
         self._refuse_all(unavailable(STOPPING))
+        if self._costs and self._settings.budget.online_costs:
+            self._save_costs(self._costs)
 
     def _loop_died(self, reason: str) -> None:
         """Nobody decodes any more: nobody waits for it either."""
@@ -176,17 +181,19 @@ class Service:
         drafters = {name: drafter.describe() for name, drafter in self._drafters.items()}
         handshake.check(self._settings, target, drafters)
         self._intake.vocabulary_size = target.vocabulary_size
-        self._table = self._cost_table(target, drafters)
-        policy = build_policy(self._settings.budget.policy, self._settings.budget, self._table)
+        table = self._cost_table(target, drafters)
+        self._costs = StepCosts(table, self._settings.budget.online_costs) if table else None
+        policy = build_policy(self._settings.budget.policy, self._settings.budget, self._costs)
         return DecodeLoop(
             self._target,
             target,
-            DraftCalls(self._drafters, drafters, target, self._table, self.metrics),
+            DraftCalls(self._drafters, drafters, target, self._costs, self.metrics),
             Router(self._settings, target),
             self._scheduler,
             policy,
             self.metrics,
             StepLog(self._settings.coordinator.step_log),
+            self._costs,
         )
 
     def _cost_table(self, target: Description, drafters: dict[str, Description]) -> CostTable | None:
@@ -204,6 +211,7 @@ class Service:
             repeats=budget.profile_repeats,
         )
         path = cost_table.table_path(self._settings.cache_dir / "cost_tables", mark)
+        self._save_costs = lambda costs: cost_table.save(costs.learned(), mark, path)
         if budget.profile_reuse and (saved := cost_table.load(path)):
             log.info("cost table reused: %s", path)
             return saved

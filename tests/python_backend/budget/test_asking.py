@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from python_backend.budget.asking import FIRST, Worth, asked, terms, worth
 from python_backend.budget.cost_table import CostTable
+from python_backend.budget.costs import StepCosts
 
 TABLE = CostTable(
     depth=4,
@@ -49,7 +50,7 @@ def test_drafts_are_worth_what_the_best_prefix_of_them_brings(confidence, row):
 
 @pytest.mark.parametrize(("batch", "ms", "row"), [(1, 1 / 20, 20 / 4 / 20), (2, 2 / 30, 40 / 8 * 2 / 30)])
 def test_prices_are_what_plain_decoding_would_emit_in_the_time(batch, ms, row):
-    got = terms(TABLE, batch, 16)
+    got = terms(StepCosts(TABLE), batch, 16)
     assert (got.ms, got.row, got.longest_pause) == (pytest.approx(ms), pytest.approx(row), 16)
 
 

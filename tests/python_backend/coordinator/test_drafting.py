@@ -8,6 +8,7 @@ import pytest
 from python_backend.budget import asking
 from python_backend.budget.asking import Terms
 from python_backend.budget.cost_table import CostTable
+from python_backend.budget.costs import StepCosts
 from python_backend.coordinator.drafting import DraftCalls
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.metrics import Metrics
@@ -151,6 +152,13 @@ def low(step):
     return unsure
 
 
+class Timeless(StepCosts):
+    """The doubles take no time, which is not to be learned."""
+
+    def saw_draft(self, drafter, batch, ms):
+        pass
+
+
 class TestAsking:
     """Two drafters with prices: a network that costs half a token a call, and a lookup that is free."""
 
@@ -166,13 +174,12 @@ class TestAsking:
 
     def room(self, own, lookup):
         room = calls(own, lookup)
-        room.table = self.TABLE
-        room._keep_pace = lambda *_: None  # the doubles take no time
+        room.costs = Timeless(self.TABLE)
         return room
 
     def steps(self, room, sequences, count, longest_pause=16):
         limit = np.full(len(sequences), 3)
-        terms = asking.terms(self.TABLE, len(sequences), longest_pause)
+        terms = asking.terms(StepCosts(self.TABLE), len(sequences), longest_pause)
         return [room.run(sequences, limit, terms, StepReport(batch=len(sequences))) for _ in range(count)]
 
     def test_a_drafter_that_never_pays_is_asked_ever_more_rarely(self):
@@ -198,7 +205,7 @@ class TestAsking:
     def test_a_dear_one_is_tried_once_all_the_same(self):
         own, lookup = Says([1, 2, 3], [0.1, 0.1, 0.1]), Says(*self.NOTHING)
         room = self.room(own, lookup)
-        room.pace["own"] = 10.0  # five tokens a call
+        room.costs._pace["own"] = 10.0  # five tokens a call
         self.steps(room, [sequence()], 64)
         assert 4 <= len(own.calls) <= 9
 
@@ -222,6 +229,6 @@ class TestAsking:
     def test_what_calls_really_take_is_learned(self):
         own, lookup = Says([1, 2, 3], [0.4, 0.1, 0.1]), Says(*self.NOTHING)
         room = self.room(own, lookup)
-        del room._keep_pace
+        room.costs = StepCosts(self.TABLE)
         self.steps(room, [sequence()], 60)
         assert room.predict_ms("own", 1) < 5.0
