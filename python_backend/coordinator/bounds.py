@@ -20,7 +20,7 @@ MAX_INT32 = 2**31 - 1
 MAX_WORDS = 128  # stop words, or bad words, of one request
 MAX_WORD_BYTES = 256
 MAX_JSON_DEPTH = 16  # of messages; chat turns need 4
-TEXT_BYTES_A_TOKEN = 128  # no prompt that fits has more, so that longer text is refused before it is tokenised
+TEXT_BYTES_A_TOKEN = 64  # no prompt that fits has more, so that longer text is refused before it is tokenised
 JSON_BYTES_A_TEXT_BYTE = 8  # messages may escape each character
 
 _SHOWN = 80  # characters of a client's value that an error repeats
