@@ -99,6 +99,12 @@ class TritonServer:
         stock = [target.stock_model] if target.engine == "stock" else []
         return [*stock, TARGET, *(name for name in self.settings.drafters if name not in hosted(self.settings))]
 
+    @property
+    def _compatible(self) -> list[str]:
+        """The coordinator's further names, as far as this repository has them."""
+        wanted = self.settings.coordinator.compatible_models
+        return [name for name in wanted if (self.repository / name).is_dir()]
+
     def __enter__(self) -> Self:
         self.start()
         return self
@@ -136,6 +142,7 @@ class TritonServer:
         try:
             self._wait_until_live()
             self.load_coordinator()
+            self.load_compatible()
         except BaseException:
             self.kill()
             raise
@@ -233,6 +240,13 @@ class TritonServer:
         elif answer.status_code != httpx.codes.OK:
             self._fail(answer.json()["error"])
 
+    def load_compatible(self) -> None:
+        """Ensembles over the coordinator: Triton loads them after it only."""
+        for name in self._compatible:
+            answer = httpx.post(f"http://{self.http_url}/v2/repository/models/{name}/load", timeout=EXIT_S)
+            if answer.is_error:
+                self._fail(answer.json()["error"])
+
     def _progress(self) -> str:
         """The coordinator's last words in the log."""
         marker = '"python_backend.'
@@ -252,7 +266,7 @@ class TritonServer:
         deadline = time.monotonic() + self.settings.coordinator.drain_s
         with httpx.Client(base_url=f"http://{self.http_url}", timeout=2.0) as client:
             try:
-                for model in (TWIN, COORDINATOR):  # in this order: the coordinator answers the twin's requests
+                for model in (*self._compatible, TWIN, COORDINATOR):  # the coordinator answers the others' requests
                     if client.post(f"/v2/repository/models/{model}/unload").is_error:
                         return  # a server that was not started in explicit mode
                     while time.monotonic() < deadline and self.is_running():

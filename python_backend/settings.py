@@ -27,6 +27,8 @@ WeightMode = Literal["exact", "int8-dynamic"]
 PolicyName = Literal["off", "fixed", "dcut"]
 Workload = Literal["chat", "code", "math"]
 WORKLOADS: tuple[Workload, ...] = ("chat", "code", "math")
+CompatibleModel = Literal["ensemble", "tensorrt_llm_bls"]
+COMPATIBLE_MODELS: tuple[CompatibleModel, ...] = ("ensemble", "tensorrt_llm_bls")
 
 
 class Section(BaseModel):
@@ -126,6 +128,9 @@ class CoordinatorSettings(Section):
     )
     drain_s: float = Field(20.0, ge=0, description="how long a shutdown waits for running requests")
     step_log: Path | None = Field(None, description="file that gets one JSON line a step")
+    compatible_models: tuple[CompatibleModel, ...] = Field(
+        COMPATIBLE_MODELS, description="further names of the coordinator, those of TensorRT-LLM's backend"
+    )
     allow_control: bool = Field(False, description="accept requests that change the budget policy (benchmarks)")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Sequence as Items
 from typing import Literal, NamedTuple
 
@@ -14,6 +15,8 @@ from python_backend.protocol import Array, Tensors
 
 FinishReason = Literal["", "stop", "length"]
 
+INDICES: Tensors = {name: np.zeros(1, dtype=np.int32) for name in ("batch_index", "sequence_index")}
+
 
 def append(sequence: Sequence, tokens: Items[int]) -> tuple[int, FinishReason]:
     """Append committed tokens one by one until the sequence ends. Returns how many were used, and why it ended.
@@ -24,6 +27,7 @@ def append(sequence: Sequence, tokens: Items[int]) -> tuple[int, FinishReason]:
         if token in sequence.end_ids:
             return used, "stop"
         sequence.tokens.append(token)
+        sequence.first_token = sequence.first_token or time.monotonic()
         if sequence.text.push(token):
             return used, "stop"
         if sequence.remaining == 0:
@@ -51,6 +55,7 @@ def respond(sequence: Sequence, reason: FinishReason) -> Response | None:
         "text_output": strings(_first_text(sequence) + text),
         "output_ids": _new_ids(sequence),
         "finish_reason": strings(""),
+        **INDICES,
     }
     sequence.sent = sequence.output_length
     return Response(sequence.reply, outputs, final=False)
@@ -69,6 +74,7 @@ def _final(sequence: Sequence, reason: FinishReason) -> Tensors:
         "text_output": strings(text),
         "output_ids": _new_ids(sequence),
         "finish_reason": strings(reason),
+        **INDICES,
         "num_input_tokens": np.array([sequence.prompt_length], dtype=np.int32),
         "num_output_tokens": np.array([sequence.output_length], dtype=np.int32),
         "speculation": strings(
@@ -82,7 +88,20 @@ def _final(sequence: Sequence, reason: FinishReason) -> Tensors:
             if sequence.params.return_log_probs
             else {}
         ),
+        **(_times(sequence) if sequence.perf_metrics else {}),
     }
+
+
+def _times(sequence: Sequence) -> Tensors:
+    """When what happened, in nanoseconds of the steady clock; a first token that never came is the end."""
+    now = time.monotonic()
+    times = {
+        "arrival": sequence.arrived,
+        "first_scheduled": sequence.scheduled,
+        "first_token": sequence.first_token or now,
+        "last_token": now,
+    }
+    return {f"{name}_time_ns": np.array([int(at * 1e9)], dtype=np.int64) for name, at in times.items()}
 
 
 def _first_text(sequence: Sequence) -> str:

@@ -54,6 +54,7 @@ class Intake:
             text=self._stream(fields.stop_words),
             reply=reply,
             deadline=time.monotonic() + (timeout_s or fields.timeout * MICROSECONDS or limits.deadline_s),
+            perf_metrics=fields.return_perf_metrics,
         )
 
     def _prompt(self, fields: Fields) -> tuple[list[int], str]:

@@ -22,12 +22,13 @@ from python_backend.coordinator.bounds import (
     Words,
     shown,
 )
+from python_backend.coordinator.foreign import FOREIGN, complaint
 from python_backend.protocol import Tensors
 from python_backend.settings import Workload
 
 log = logging.getLogger(__name__)
 
-ALIASES = {"random_seed": "seed", "max_completion_tokens": "max_tokens"}
+ALIASES = {"random_seed": "seed", "max_completion_tokens": "max_tokens", "min_length": "min_tokens"}
 WINNING_ALIASES = {"max_completion_tokens"}  # clients fill max_tokens themselves beside it
 LISTS = {"stop_words", "bad_words", "input_ids"}
 
@@ -47,7 +48,8 @@ def invalid(message: str) -> RequestError:
 
 
 class Fields(BaseModel):
-    """Every input of the `angelspec` model, by its wire name. Off-values are those of the TensorRT-LLM backend."""
+    """Every input of the `angelspec` model that has an effect, by its wire name. Off-values are those of the
+    TensorRT-LLM backend."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -66,12 +68,14 @@ class Fields(BaseModel):
     frequency_penalty: Penalty = 0.0
     length_penalty: Finite = 1.0
     beam_width: Annotated[int, Field(ge=1, le=1)] = 1
+    num_return_sequences: Annotated[int, Field(ge=0, le=1)] = 1
     seed: Annotated[int, Field(ge=0, lt=2**64)] | None = None
     stop_words: Words = ()
     bad_words: Words = ()
     end_id: TokenId | None = None
     pad_id: TokenId | None = None
     return_log_probs: bool = False
+    return_perf_metrics: bool = False
     exclude_input_in_output: bool = True
     return_num_input_tokens: bool = True
     return_num_output_tokens: bool = True
@@ -85,6 +89,10 @@ class Fields(BaseModel):
 def parse(tensors: Tensors, parameters: dict[str, Any]) -> Fields:
     """Read the wire form. A tensor wins over a request parameter of the same name; unknown parameters are ignored
     with a warning. Raises RequestError (INVALID_ARG) naming the input, the value and the limit."""
+    if refused := [text for name, value in (parameters | tensors).items() if (text := _foreign(name, value))]:
+        raise invalid("; ".join(refused))
+    parameters = {name: value for name, value in parameters.items() if name not in FOREIGN}
+    tensors = {name: tensor for name, tensor in tensors.items() if name not in FOREIGN}
     given = {name: value for name, value in parameters.items() if ALIASES.get(name, name) in Fields.model_fields}
     if ignored := sorted(parameters.keys() - given.keys() - {"id", "triton_enable_empty_final_response"}):
         log.warning("request parameters ignored: %s", shown(", ".join(ignored)))
@@ -111,6 +119,10 @@ def fresh_seed() -> int:
 def _members(value: Any) -> Any:
     """A list, of one member where a scalar was sent for it."""
     return (value,) if isinstance(value, str | int) else value
+
+
+def _foreign(name: str, value: Any) -> str:
+    return complaint(name, value) if name in FOREIGN else ""
 
 
 def _value(name: str, tensor: Any) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -70,6 +71,7 @@ class Scheduler:
             while self._free and self._waiting:
                 sequence = self._waiting.popleft()
                 sequence.slot = heapq.heappop(self._free)
+                sequence.scheduled = time.monotonic()
                 self.running.append(sequence)
 
     def schedule(self) -> Batch:

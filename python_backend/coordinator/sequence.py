@@ -88,6 +88,9 @@ class Sequence:
     told_to_stop: bool = False
     sent: int = 0  # output tokens that the client has
     arrived: float = field(default_factory=time.monotonic)
+    scheduled: float = 0.0  # when it got its slot
+    first_token: float = 0.0  # when it had its first token of output
+    perf_metrics: bool = False  # its client wants these times
 
     @property
     def prefilling(self) -> bool:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from python_backend.coordinator.handshake import StartupError
+from python_backend.coordinator.interface import complete
 from python_backend.coordinator.reply import Reply, as_request_error, internal
 from python_backend.coordinator.service import Service
 from python_backend.coordinator.worker import Worker
@@ -124,7 +125,7 @@ class CoordinatorModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            enter(request, self._outbox, self._take)
+            enter(request, self._outbox, self._take, batched=True)
 
     def finalize(self) -> None:
         """Triton has waited for all requests but the twin's. Those fail: from now on calls to models get no answer."""
@@ -173,7 +174,7 @@ class TwinModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            enter(request, self._outbox, self._take)
+            enter(request, self._outbox, self._take, batched=False)
 
     def finalize(self) -> None:
         self._link.close()
@@ -183,12 +184,13 @@ class TwinModel:
         submit(self._link, request, reply, batched=False, stream=np.array([False]))
 
 
-def enter(request: Any, outbox: Outbox, take: Callable[[Any, Reply], None]) -> None:
+def enter(request: Any, outbox: Outbox, take: Callable[[Any, Reply], None], batched: bool) -> None:
     """The one way in: from here on the request is answered exactly once, and what it raises stays its own."""
     sender = request.get_response_sender()
     reply = None
     try:
-        reply = outbox.reply(sender)
+        requested = frozenset(request.requested_output_names())
+        reply = outbox.reply(sender, shape=lambda outputs: complete(outputs, requested, batched))
         take(request, reply)
     except Exception as error:
         log.exception("taking a request failed")

@@ -29,17 +29,19 @@ TICK_S = 0.5  # how often metrics are published
 CLOSE_WAIT_S = 5.0
 
 Make = Callable[[], Any]
+Shape = Callable[[Tensors], Tensors]
 
 
 class TritonResponder:
     """Answers one request; every method returns at once."""
 
-    def __init__(self, sender: Any, outbox: Outbox) -> None:
-        self._sender, self._outbox = sender, outbox
+    def __init__(self, sender: Any, outbox: Outbox, shape: Shape = lambda outputs: outputs) -> None:
+        """shape: from what the service says to what the model's client asked for."""
+        self._sender, self._outbox, self._shape = sender, outbox, shape
         self._left = False
 
     def send(self, outputs: Tensors, final: bool) -> None:
-        self._outbox.put(self, lambda: response_of(outputs), final)
+        self._outbox.put(self, lambda: response_of(self._shape(outputs)), final)
 
     def fail(self, error: RequestError) -> None:
         self._outbox.put(self, lambda: _error(error), final=True)
@@ -88,9 +90,9 @@ class Outbox:
         self._closed = False
         self._worker = Worker("outbox", self._run, self._died).start()
 
-    def reply(self, sender: Any, watch: bool = True) -> Reply:
-        """watch: notice when the client leaves."""
-        responder = TritonResponder(sender, self)
+    def reply(self, sender: Any, watch: bool = True, shape: Shape = lambda outputs: outputs) -> Reply:
+        """watch: notice when the client leaves. shape: from the service's outputs to those of this response."""
+        responder = TritonResponder(sender, self, shape)
         reply = Reply(responder)
         with self._lock:
             self._open[responder] = reply if watch else None

@@ -11,9 +11,11 @@ from google.protobuf import text_format
 from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import triton_to_np_dtype
 
+from build_scripts import write_configs
+from python_backend.coordinator.foreign import FOREIGN
 from python_backend.coordinator.request import ALIASES, Fields
 from python_backend.protocol import DESCRIPTION, DrafterResult, DrafterStep, Open, Opened, TargetResult, TargetStep
-from python_backend.settings import ROOT
+from python_backend.settings import COMPATIBLE_MODELS, ROOT
 
 REPOSITORY = ROOT / "model_repository"
 MODELS = sorted(folder.name for folder in REPOSITORY.iterdir())
@@ -52,7 +54,7 @@ def test_an_engine_takes_the_whole_batch_in_one_call_from_one_instance(name, ask
 
 def test_the_coordinators_inputs_are_the_fields_of_a_request():
     names = {tensor.name for tensor in config("angelspec").input}
-    assert names == Fields.model_fields.keys() | ALIASES.keys()
+    assert names == Fields.model_fields.keys() | ALIASES.keys() | FOREIGN.keys()
     assert all(tensor.optional for tensor in config("angelspec").input)
 
 
@@ -69,7 +71,27 @@ def test_text_is_the_first_output():
     assert config("angelspec").output[0].name == "text_output"
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", COMPATIBLE_MODELS)
+def test_an_ensemble_is_the_coordinator_by_another_name(name):
+    ensemble, coordinator = config(name), config("angelspec")
+    (step,) = ensemble.ensemble_scheduling.step
+    assert (ensemble.platform, ensemble.max_batch_size, step.model_name) == ("ensemble", 1, "angelspec")
+    assert list(ensemble.input) == list(coordinator.input)
+    assert {tensor.name for tensor in coordinator.output} - {tensor.name for tensor in ensemble.output} == {
+        "speculation"
+    }
+    for maps, tensors in ((step.input_map, ensemble.input), (step.output_map, ensemble.output)):
+        assert dict(maps) == {tensor.name: tensor.name for tensor in tensors}
+
+
+@pytest.mark.parametrize(
+    ("path", "text"), write_configs.files().items(), ids=lambda value: getattr(value, "parent", "")
+)
+def test_what_is_checked_in_is_what_the_table_gives(path, text):
+    assert path.read_text() == text, f"run `{write_configs.COMMAND}`"
+
+
+@pytest.mark.parametrize("name", sorted(set(MODELS) - set(COMPATIBLE_MODELS)))
 def test_a_folder_is_named_as_its_model_and_its_code_only_wires(name):
     assert config(name).name == name
     assert len((Path(REPOSITORY) / name / "1" / "model.py").read_text().splitlines()) <= 40
