@@ -7,10 +7,11 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -64,23 +65,13 @@ class Answered:
     accepted: int = 0
 
 
-class Codec(TextCodec):
-    """Tokens as characters: the text of an answer is of no interest here."""
+class Characters:
+    """A tokenizer with a character for every token: the text of an answer is of no interest here."""
 
-    def __init__(self) -> None:
-        super().__init__(None, ())
+    added_tokens_decoder: Mapping[int, Any] = MappingProxyType({})
 
-    def encode(self, text: str) -> list[int]:
-        return [ord(c) for c in text]
-
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Sequence[int], **options: Any) -> str:
         return "".join(chr(0x4E00 + int(i) % 20000) for i in ids)
-
-    def render(self, turns: list[dict[str, str]], thinking: bool) -> list[int]:
-        return self.encode("".join(turn["content"] for turn in turns))
-
-    def encode_banned(self, word: str) -> list[tuple[int, ...]]:
-        return [tuple(self.encode(word))]
 
 
 @dataclass
@@ -157,7 +148,7 @@ def serving(subject: Subject, run: Run, target: TargetEngine) -> Iterator[Servic
     settings = settings_of(subject, run)
     names = DRAFTERS[run.drafters] or (LOOKUP,)
     drafters: dict[str, DrafterEngine] = {name: build_drafter(name, settings) for name in names}
-    service = Service(settings, target, drafters, Codec(), Metrics())
+    service = Service(settings, target, drafters, TextCodec(Characters(), ()), Metrics())
     service.start()
     try:
         service.wait_started()
