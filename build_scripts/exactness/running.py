@@ -7,14 +7,17 @@ import json
 import random
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
+from tokenizers import Tokenizer
+from tokenizers.decoders import Fuse
+from tokenizers.models import WordLevel
+from transformers import PreTrainedTokenizerFast
 
 from build_scripts.exactness.combinations import DFLY, DRAFTERS, LOOKUP, MTP, NONE, Arithmetic, Run
 from build_scripts.exactness.questions import Question
@@ -65,13 +68,11 @@ class Answered:
     accepted: int = 0
 
 
-class Characters:
-    """A tokenizer with a character for every token: the text of an answer is of no interest here."""
-
-    added_tokens_decoder: Mapping[int, Any] = MappingProxyType({})
-
-    def decode(self, ids: Sequence[int], **options: Any) -> str:
-        return "".join(chr(0x4E00 + int(i) % 20000) for i in ids)
+def codec_of(vocabulary_size: int) -> TextCodec:
+    """Text of which nobody reads anything: the tokens' numbers, without a special token."""
+    numbers = Tokenizer(WordLevel({f"{i} ": i for i in range(vocabulary_size)}, unk_token="0 "))
+    numbers.decoder = Fuse()
+    return TextCodec(PreTrainedTokenizerFast(tokenizer_object=numbers), (), vocabulary_size)
 
 
 @dataclass
@@ -148,7 +149,7 @@ def serving(subject: Subject, run: Run, target: TargetEngine) -> Iterator[Servic
     settings = settings_of(subject, run)
     names = DRAFTERS[run.drafters] or (LOOKUP,)
     drafters: dict[str, DrafterEngine] = {name: build_drafter(name, settings) for name in names}
-    service = Service(settings, target, drafters, TextCodec(Characters(), ()), Metrics())
+    service = Service(settings, target, drafters, codec_of(target.describe().vocabulary_size), Metrics())
     service.start()
     try:
         service.wait_started()
