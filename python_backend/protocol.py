@@ -149,7 +149,7 @@ class Message:
 class SamplingColumns(Message):
     """How each of B sequences is sampled; the wire form of `sampling.params.SamplingParams`."""
 
-    temperature: Array = column(np.float32, "B", filled(0))  # 0 = argmax
+    temperature: Array = column(np.float32, "B", filled(0))  # 0 = argmax; values at the edges: see sampling.corners
     top_k: Array = column(np.int32, "B", filled(0))  # 0 = off
     top_p: Array = column(np.float32, "B", filled(0))  # 0 or 1 = off
     min_p: Array = column(np.float32, "B", filled(0))  # 0 = off

@@ -8,6 +8,7 @@ import numpy.typing as npt
 from python_backend.drafters.config import DrafterConfig
 from python_backend.engines.slots import check_held, check_known, check_slots
 from python_backend.protocol import NO_TOKEN, Array, DrafterStep, ProtocolError
+from python_backend.sampling.contract import check_sampling
 
 
 class Context:
@@ -43,6 +44,7 @@ class Context:
         for name, ids, least in (("token_ids", step.token_ids, 0), ("anchor", step.anchor, NO_TOKEN)):
             for i in np.flatnonzero((ids < least) | (ids >= limit)):
                 raise ProtocolError(f"tensor '{name}' is {ids[i]} in row {i}, limit {least} to {limit - 1}")
+        check_sampling(step, limit)
         self.stored[step.slot] = ends
 
     def release(self, slot: Array) -> None:

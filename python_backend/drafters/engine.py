@@ -107,7 +107,7 @@ class SessionDrafter:
 
     def _confidence(self, probability: Tensor, temperature: Array) -> Array:
         """[N, k] of drafts whose probabilities are given."""
-        own: Array = probability.float().cpu().numpy()
+        own: Array = np.nan_to_num(probability.float().cpu().numpy(), nan=0.0)  # of scores that are no numbers
         return self.calibration(own, temperature) if self.calibration else own
 
 

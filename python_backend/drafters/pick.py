@@ -14,10 +14,12 @@ from torch import Tensor
 
 from python_backend.protocol import Array
 from python_backend.sampling import device_noise, noise
+from python_backend.sampling.corners import heat_of
 
 LIKELIEST = 32  # candidates of a draft at temperature 0
 RACING = 512  # above, for noise lifts tokens that are not among the likeliest (docs/drafters.md)
 FEWEST = 128  # above, of each of several sequences: to find more costs more than it gains there
+HOTTEST = 1e30  # beyond, logits are nothing beside the noise, which must stay finite in their units
 
 
 class Pick(Protocol):
@@ -45,7 +47,8 @@ class Race:
         self, temperature: Array, top_k: Array, top_p: Array, seed: Array, anchor: Array, vocabulary_size: int
     ) -> None:
         """All arrays [N]. anchor: position of each anchor."""
-        self.temperature, self.candidates = temperature, max(FEWEST, RACING // len(temperature))
+        self.heat = np.minimum(heat_of(temperature), np.float32(HOTTEST))
+        self.candidates = max(FEWEST, RACING // len(temperature))
         self.seed, self.anchor, self.vocabulary_size = seed, anchor, vocabulary_size
         self.most = np.where(top_k > 0, top_k, np.iinfo(np.int32).max)
         self.mass = np.where((top_p > 0) & (top_p < 1), top_p, np.inf)
@@ -63,7 +66,7 @@ class Race:
         else:
             keys = device_noise.keys_of(self.seed, position, device)
             gumbel = device_noise.gumbel(tokens, keys, self.vocabulary_size)
-        heat = torch.from_numpy(self.temperature)[:, None].to(device)
+        heat = torch.from_numpy(self.heat)[:, None].to(device)
         scaled = gumbel.float() * heat
         scaled[:, LIKELIEST:].masked_fill_(heat <= 0, -torch.inf)
         return scaled
@@ -71,7 +74,7 @@ class Race:
     def _support(self, logits: Tensor) -> Tensor:
         """[N, S] candidates that top-k and top-p leave; the mass of tokens that are no candidates is taken as none."""
         most, mass, heat = (
-            torch.from_numpy(values)[:, None].to(logits.device) for values in (self.most, self.mass, self.temperature)
+            torch.from_numpy(values)[:, None].to(logits.device) for values in (self.most, self.mass, self.heat)
         )
         ordered, order = logits.float().sort(dim=-1, descending=True)
         share = (ordered / torch.where(heat > 0, heat, 1)).softmax(-1)
@@ -81,6 +84,6 @@ class Race:
 
 def pick_for(temperature: Array, top_k: Array, top_p: Array, seed: Array, anchor: Array, vocabulary_size: int) -> Pick:
     """Chooses as requests ask. All arrays [N]; anchor: position of each anchor."""
-    if not (temperature > 0).any():
+    if not heat_of(temperature).any():
         return FirstChoice()
     return Race(temperature, top_k, top_p, seed, anchor, vocabulary_size)

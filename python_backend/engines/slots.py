@@ -7,6 +7,7 @@ import numpy.typing as npt
 
 from python_backend.protocol import Array, Open, ProtocolError, TargetStep, row_starts
 from python_backend.rows import row_owners
+from python_backend.sampling.contract import check_sampling
 from python_backend.sampling.history import TokenHistory
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
@@ -63,6 +64,7 @@ class Slots:
         check_held(step.slot, step.past_length, self.stored)
         self._check_ends(step.slot, step.past_length, step.row_count)
         self._check_tokens(step.token_ids)
+        check_sampling(step, self.vocabulary_size)
 
     def _check_ends(self, slot: Array, past: Array, count: Array) -> None:
         i = _first(past.astype(np.int64) + count > self.max_length)

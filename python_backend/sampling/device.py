@@ -16,6 +16,7 @@ from torch import Tensor
 from python_backend.protocol import NO_TOKEN, Array, TargetStep, row_starts
 from python_backend.rows import row_owners
 from python_backend.sampling import device_processors as processors
+from python_backend.sampling.corners import BROKEN, LARGEST, check_emitted, heat_of
 from python_backend.sampling.device_noise import keys_of, race
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.verify import Acceptance, Rows, decided_rows, logit_rows, needs_processing
@@ -27,6 +28,8 @@ def accept(step: TargetStep, logits: Tensor, history: TokenHistory) -> Acceptanc
 
     logits: [N, V] float32, the rows of `verify.logit_rows(step)`; may be changed in place.
     history: holds the step's rows already.
+
+    Raises LogitsError where a sequence would emit the token of a row with NaN.
     """
     rows = decided_rows(step)
     if len(logits) != len(rows.sequence):
@@ -40,6 +43,7 @@ def accept(step: TargetStep, logits: Tensor, history: TokenHistory) -> Acceptanc
     accepted = np.zeros(len(step.slot), dtype=np.int32)
     next_token = np.full(len(step.slot), NO_TOKEN, dtype=np.int32)
     accepted[step.sample], next_token[step.sample] = _agreement(step, tokens)
+    check_emitted(step.slot, next_token)
     if raw is None:
         return Acceptance(accepted, next_token, np.zeros_like(accepted), np.zeros(0, np.float32))
     log_prob_count = np.where(step.return_log_probs & step.sample, accepted + 1, 0).astype(np.int32)
@@ -64,27 +68,31 @@ def _agreement(step: TargetStep, tokens: Tensor) -> npt.NDArray[np.int32]:
 
 
 def choose(step: TargetStep, rows: Rows, logits: Tensor, history: TokenHistory) -> Tensor:
-    """[N] int64, the target's token of each row."""
-    on = needs_processing(step)[rows.sequence]
-    part_of = Rows(rows.sequence[on], rows.position[on])
-    _change(logits, on, lambda part: _process(step, part_of, part, history))
-    tokens = logits.argmax(dim=1)
-    drawn = np.flatnonzero(step.temperature[rows.sequence] > 0)
-    if len(drawn):
+    """[N] int64, the target's token of each row, `corners.BROKEN` of one with NaN."""
+    top = logits.argmax(dim=1, keepdim=True)  # of a row with NaN, where that is
+    tokens, broken = top[:, 0].clone(), logits.gather(1, top)[:, 0].isnan()
+    on, hot = needs_processing(step)[rows.sequence], (heat_of(step.temperature) > 0)[rows.sequence]
+    if on.any():
+        part_of, part_top = Rows(rows.sequence[on], rows.position[on]), top[_tensor(np.flatnonzero(on), top)]
+        _change(logits, on, lambda part: _process(step, part_of, part, part_top, history))
+    if len(cold := np.flatnonzero(on & ~hot)):
+        index = _tensor(cold, logits)
+        tokens[index] = logits[index].argmax(dim=1)
+    if len(drawn := np.flatnonzero(hot)):
         seed = step.seed[rows.sequence[drawn]]
         index = _tensor(drawn, logits)
         tokens[index] = race(logits[index], keys_of(seed, rows.position[drawn], logits.device))
-    return tokens
+    return tokens.masked_fill_(broken, BROKEN)
 
 
-def _process(step: TargetStep, rows: Rows, logits: Tensor, history: TokenHistory) -> None:
-    """The processors of all rows, in the order of `verify`."""
+def _process(step: TargetStep, rows: Rows, logits: Tensor, top: Tensor, history: TokenHistory) -> None:
+    """The processors of all rows, in the order of `verify`. top: [M, 1], their likeliest tokens."""
     sequence, position = rows
 
     def column(values: Array) -> Tensor:
         return _tensor(values[sequence][:, None], logits)
 
-    _forbid_early_end(step, rows, logits)
+    processors.mend(logits, top)
     if _differs(step, "repetition_penalty", 1) or _differs(step, "presence_penalty", 0, "frequency_penalty"):
         penalties = ("repetition_penalty", "presence_penalty", "frequency_penalty")
         unique, row = np.unique(sequence, return_inverse=True)
@@ -93,12 +101,16 @@ def _process(step: TargetStep, rows: Rows, logits: Tensor, history: TokenHistory
         seen = place < _tensor(position[:, None], logits)
         output = seen & (place >= column(step.prompt_length))
         processors.penalise(logits, tokens, seen, output, *(column(getattr(step, name)) for name in penalties))
+    _forbid_early_end(step, rows, logits)
     if len(step.bad_word_length):
         _ban_words(step, rows, logits, history)
-    if not step.temperature.any():
+    if len(step.end_ids) or len(step.bad_word_length):
+        processors.keep_one(logits, top)
+    heat = heat_of(step.temperature)
+    if not heat.any():
         return
-    logits /= column(np.where(step.temperature > 0, step.temperature, 1).astype(np.float32))
-    drawn = step.temperature > 0
+    drawn = heat > 0
+    processors.cool(logits, column(np.where(drawn, heat, np.float32(1))))
     if (on := drawn & (step.min_p > 0)).any():
         with np.errstate(divide="ignore"):
             log = np.log(np.where(on, step.min_p, 0).astype(np.float64)).astype(np.float32)
@@ -162,8 +174,10 @@ def _offset_of(rows: Rows) -> npt.NDArray[np.int64]:
 
 
 def _log_prob(logits: Tensor, tokens: Tensor) -> Tensor:
+    """[n] of some tokens; of those of broken rows something. logits: [n, V], changed where they are infinite."""
+    processors.mend(logits, logits.argmax(dim=1, keepdim=True))
     normaliser = logits.double().logsumexp(dim=1)
-    return (logits.gather(1, tokens[:, None])[:, 0] - normaliser).float()
+    return (logits.gather(1, tokens.clamp_min(0)[:, None])[:, 0] - normaliser).clamp_min(-LARGEST).float()
 
 
 def _nothing(step: TargetStep) -> Acceptance:

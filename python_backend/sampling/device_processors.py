@@ -1,6 +1,7 @@
 """`processors` on a device: the same rules, in the same order, for all rows of a pass at once.
 
-Each takes and changes rows of logits in place, [M, V] float32; a forbidden token becomes -inf.
+Each takes and changes rows of logits in place, [M, V] float32; a forbidden token becomes -inf. See `corners` for what
+they do with infinite and huge values.
 """
 
 from __future__ import annotations
@@ -8,8 +9,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from python_backend.sampling.corners import FAR, LARGEST
+
 FORBIDDEN = float("-inf")
 NUCLEUS = 1024  # so many of the most probable tokens almost always hold the mass that top-p asks for
+
+
+def mend(rows: Tensor, top: Tensor) -> None:
+    """Let the largest logits be finite. top: [M, 1], where they are. Rows with NaN become some numbers."""
+    rows.nan_to_num_(0.0, LARGEST, FORBIDDEN)
+    largest = rows.gather(1, top)
+    rows.scatter_(1, top, largest.masked_fill(largest == FORBIDDEN, 0))
+
+
+def keep_one(rows: Tensor, top: Tensor) -> None:
+    """Allow `top` [M, 1] where nothing else is."""
+    nothing = rows.amax(dim=1, keepdim=True) == FORBIDDEN
+    rows.scatter_(1, top, rows.gather(1, top).masked_fill(nothing, 0))
 
 
 def forbid(rows: Tensor, row: Tensor, token: Tensor, where: Tensor) -> None:
@@ -27,10 +43,11 @@ def penalise(
     """
     vocabulary = rows.shape[1]
     counts = _counts(history, seen, vocabulary)
-    penalised = torch.where(rows > 0, rows / repetition, rows * repetition)
-    rows.copy_(torch.where(counts > 0, penalised, rows))
+    penalised = torch.where(rows > 0, rows / repetition, rows * repetition).clamp_(-LARGEST, LARGEST)
+    rows.copy_(torch.where((counts > 0) & (rows > FORBIDDEN), penalised, rows))
     counts = _counts(history, output, vocabulary)
-    rows -= torch.where(counts > 0, presence + frequency * counts, 0)
+    penalised = (rows - (presence + frequency * counts)).clamp_(-LARGEST, LARGEST)
+    rows.copy_(torch.where((counts > 0) & (rows > FORBIDDEN), penalised, rows))
 
 
 def ban_words(rows: Tensor, row: Tensor, before: Tensor, words: Tensor, length: Tensor) -> None:
@@ -43,6 +60,13 @@ def ban_words(rows: Tensor, row: Tensor, before: Tensor, words: Tensor, length: 
     head = torch.arange(width - 1, device=rows.device) >= (width - length)[:, None]
     emitted = ((before == words[:, :-1]) | ~head).all(dim=1)
     forbid(rows, row, words[:, -1], emitted)
+
+
+def cool(rows: Tensor, temperature: Tensor) -> None:
+    """temperature: [M, 1] float32, 1 where there is none."""
+    peak = rows.amax(dim=1, keepdim=True)
+    rows -= peak.masked_fill(peak.abs() <= FAR * temperature, 0)
+    rows /= temperature
 
 
 def keep_min_p(rows: Tensor, log_min_p: Tensor) -> None:

@@ -9,6 +9,8 @@ from functools import cached_property
 import numpy as np
 
 from python_backend.protocol import Array, SamplingColumns
+from python_backend.sampling.contract import MOST
+from python_backend.sampling.corners import GREEDY_BELOW
 
 
 @dataclass(frozen=True)
@@ -28,10 +30,15 @@ class SamplingParams:
     bad_words: tuple[tuple[int, ...], ...] = ()
     return_log_probs: bool = False
 
+    @property
+    def heat(self) -> float:
+        """The temperature as it is used."""
+        return self.temperature if self.temperature >= GREEDY_BELOW else 0.0
+
     @cached_property
     def plain(self) -> bool:
         """Argmax and nothing else: every column stays at its default."""
-        plain = (self.temperature, self.min_tokens, self.bad_words, self.return_log_probs) == (0, 0, (), False)
+        plain = (self.heat, self.min_tokens, self.bad_words, self.return_log_probs) == (0, 0, (), False)
         penalties = (self.repetition_penalty, self.presence_penalty, self.frequency_penalty)
         return plain and penalties == (1, 0, 0)
 
@@ -48,16 +55,16 @@ def columns(params: Sequence[SamplingParams], prompt_length: Sequence[int]) -> d
         for p, length in zip(params, prompt_length, strict=True)
     ]
     return {
-        "temperature": np.array([p.temperature for p in params], dtype=np.float32),
-        "top_k": np.array([p.top_k if p.temperature else 0 for p in params], dtype=np.int32),
-        "top_p": np.array([p.top_p if p.temperature else 0 for p in params], dtype=np.float32),
-        "min_p": np.array([p.min_p if p.temperature else 0 for p in params], dtype=np.float32),
+        "temperature": np.array([p.heat for p in params], dtype=np.float32),
+        "top_k": np.array([min(p.top_k, MOST) if p.heat else 0 for p in params], dtype=np.int32),
+        "top_p": np.array([p.top_p if p.heat else 0 for p in params], dtype=np.float32),
+        "min_p": np.array([p.min_p if p.heat else 0 for p in params], dtype=np.float32),
         "repetition_penalty": np.array([p.repetition_penalty for p in params], dtype=np.float32),
         "presence_penalty": np.array([p.presence_penalty for p in params], dtype=np.float32),
         "frequency_penalty": np.array([p.frequency_penalty for p in params], dtype=np.float32),
-        "seed": np.array([p.seed if p.temperature else 0 for p in params], dtype=np.uint64),
+        "seed": np.array([p.seed if p.heat else 0 for p in params], dtype=np.uint64),
         "prompt_length": np.array(starts, dtype=np.int32),
-        "min_tokens": np.array([p.min_tokens for p in params], dtype=np.int32),
+        "min_tokens": np.array([min(p.min_tokens, MOST) for p in params], dtype=np.int32),
         "return_log_probs": np.array([p.return_log_probs for p in params], dtype=np.bool_),
         "end_id_count": np.array([len(e) for e in ends], dtype=np.int32),
         "end_ids": np.array([t for e in ends for t in e], dtype=np.int32),

@@ -1,6 +1,7 @@
-"""Logit processors of one row, in this order: penalties, bans, temperature, min-p, top-k, top-p.
+"""Logit processors of one row, in this order: mending, penalties, bans, temperature, min-p, top-k, top-p.
 
-Each takes and changes one row of logits in place, [V] float32; a forbidden token becomes -inf.
+Each takes and changes one row of logits in place, [V] float32 without NaN; a forbidden token becomes -inf. What they do
+with infinite and huge values is said in `corners`.
 """
 
 from __future__ import annotations
@@ -8,8 +9,24 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from python_backend.sampling.corners import FAR, LARGEST
+
 Row = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
+
+
+def mend(row: Row, top: int) -> None:
+    """Let the largest logit be finite. top: where it is."""
+    if row[top] == np.inf:
+        np.minimum(row, np.float32(LARGEST), out=row)
+    elif row[top] == -np.inf:
+        row[top] = 0
+
+
+def keep_one(row: Row, top: int) -> None:
+    """Allow `top` where nothing else is."""
+    if row.max() == -np.inf:
+        row[top] = 0
 
 
 def penalise(
@@ -20,10 +37,11 @@ def penalise(
     if repetition != 1.0:
         seen = np.unique(history)
         values = row[seen]
-        row[seen] = np.where(values > 0, values / repetition, values * repetition)
+        row[seen] = _saturated(np.where(values > 0, values / repetition, values * repetition), values)
     if presence or frequency:
         seen, counts = np.unique(history[prompt_length:], return_counts=True)
-        row[seen] -= presence + frequency * counts.astype(np.float32)
+        values = row[seen]
+        row[seen] = _saturated(values - (presence + frequency * counts.astype(np.float32)), values)
 
 
 def ban_words(row: Row, history: Tokens, words: list[Tokens]) -> None:
@@ -32,6 +50,14 @@ def ban_words(row: Row, history: Tokens, words: list[Tokens]) -> None:
         head = word[:-1]
         if len(head) == 0 or (len(head) <= len(history) and np.array_equal(history[len(history) - len(head) :], head)):
             row[word[-1]] = -np.inf
+
+
+def cool(row: Row, temperature: np.float32) -> None:
+    """Divide by a temperature of at least `corners.GREEDY_BELOW`."""
+    peak = row.max()
+    if abs(float(peak)) > FAR * float(temperature):
+        row -= peak
+    row /= temperature
 
 
 def keep_min_p(row: Row, min_p: float) -> None:
@@ -58,3 +84,8 @@ def keep_top_p(row: Row, top_p: float) -> None:
     descending = np.sort(candidates)[::-1]
     last = min(int(np.searchsorted(np.cumsum(descending, dtype=np.float64), needed)), len(descending) - 1)
     row[weight < descending[last]] = -np.inf
+
+
+def _saturated(values: Row, before: Row) -> Row:
+    """Finite where they were before."""
+    return np.where(before == -np.inf, before, np.clip(values, -np.float32(LARGEST), np.float32(LARGEST)))

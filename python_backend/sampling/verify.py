@@ -1,8 +1,8 @@
 """Acceptance: the target's own token at every row, and how many drafts equal it.
 
 The target's token at absolute position t is y_t: the argmax at temperature 0, else the winner of the keyed race
-(`noise`) on the processed distribution. Drafts are accepted while they equal y. Pruning therefore cannot change the
-output: it only decides how many of the y are computed in this pass.
+(`noise`) on the processed distribution; `corners` says what extreme values mean. Drafts are accepted while they equal
+y. Pruning therefore cannot change the output: it only decides how many of the y are computed in this pass.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy.typing as npt
 from python_backend.protocol import NO_TOKEN, SamplingColumns, TargetStep, row_starts
 from python_backend.rows import row_owners
 from python_backend.sampling import processors
+from python_backend.sampling.corners import BROKEN, LARGEST, check_emitted, heat_of
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.noise import race
 
@@ -47,6 +48,8 @@ def accept(step: TargetStep, logits: npt.NDArray[np.float32], history: TokenHist
 
     logits: [N, V] float32, the rows of `logit_rows(step)`; may be changed in place.
     history: holds the step's rows already.
+
+    Raises LogitsError where a sequence would emit the token of a row with NaN.
     """
     rows = decided_rows(step)
     if len(logits) != len(rows.sequence):
@@ -72,6 +75,7 @@ def accept(step: TargetStep, logits: npt.NDArray[np.float32], history: TokenHist
             emitted = slice(first, first + log_prob_count[i])
             log_probs.append(_log_prob(raw[emitted], chosen[: log_prob_count[i]]))
         first += count + 1
+    check_emitted(step.slot, next_token)
     return Acceptance(
         accepted,
         next_token,
@@ -83,20 +87,22 @@ def accept(step: TargetStep, logits: npt.NDArray[np.float32], history: TokenHist
 def choose(
     params: SamplingColumns, rows: Rows, logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.int32]:
-    """[N] the target's token of each row. tokens: [B, max_length], the ids that row's position looks back on."""
-    words = banned_words(params)
-    end_starts = row_starts(params.end_id_count)
-    for r in np.flatnonzero(needs_processing(params)[rows.sequence]):
-        i, position = int(rows.sequence[r]), int(rows.position[r])
-        if position - params.prompt_length[i] < params.min_tokens[i]:
-            logits[r, params.end_ids[end_starts[i] : end_starts[i + 1]]] = -np.inf
-        _process(params, i, words[i], logits[r], tokens[i, :position])
-    drawn = params.temperature[rows.sequence] > 0
-    if not drawn.any():  # without a copy of the rows
-        return logits.argmax(axis=1).astype(np.int32)
-    chosen = np.empty(len(logits), dtype=np.int32)
-    chosen[~drawn] = logits[~drawn].argmax(axis=1)
-    chosen[drawn] = race(logits[drawn], params.seed[rows.sequence[drawn]], rows.position[drawn])
+    """[N] the target's token of each row, `corners.BROKEN` of one with NaN. tokens: [B, max_length], the ids that row's
+    position looks back on."""
+    top = logits.argmax(axis=1)  # of a row with NaN, where that is
+    broken = np.isnan(logits[np.arange(len(top)), top])
+    chosen = top.astype(np.int32)
+    words, heat = banned_words(params), heat_of(params.temperature)
+    with np.errstate(over="ignore", invalid="ignore"):  # -inf minus -inf, which penalties put right
+        for r in np.flatnonzero(needs_processing(params)[rows.sequence] & ~broken):
+            i, position = int(rows.sequence[r]), int(rows.position[r])
+            _process(params, i, heat[i], words[i], logits[r], int(top[r]), tokens[i, :position])
+            if not heat[i]:
+                chosen[r] = logits[r].argmax()
+    drawn = (heat > 0)[rows.sequence] & ~broken
+    if drawn.any():
+        chosen[drawn] = race(logits[drawn], params.seed[rows.sequence[drawn]], rows.position[drawn])
+    chosen[broken] = BROKEN
     return chosen
 
 
@@ -119,7 +125,7 @@ def decided_rows(step: TargetStep) -> Rows:
 def needs_processing(params: SamplingColumns) -> npt.NDArray[np.bool_]:
     """[B] false for plain argmax: those rows are never copied or scanned."""
     return (
-        (params.temperature > 0)
+        (heat_of(params.temperature) > 0)
         | (params.repetition_penalty != 1)
         | (params.presence_penalty != 0)
         | (params.frequency_penalty != 0)
@@ -131,10 +137,14 @@ def needs_processing(params: SamplingColumns) -> npt.NDArray[np.bool_]:
 def _process(
     params: SamplingColumns,
     i: int,
+    heat: np.float32,
     words: list[npt.NDArray[np.int32]],
     row: npt.NDArray[np.float32],
+    top: int,
     history: npt.NDArray[np.int32],
 ) -> None:
+    """The processors of one row of sequence i. heat: its temperature. top: the row's likeliest token."""
+    processors.mend(row, top)
     processors.penalise(
         row,
         history,
@@ -143,16 +153,27 @@ def _process(
         float(params.presence_penalty[i]),
         float(params.frequency_penalty[i]),
     )
-    processors.ban_words(row, history, words)
-    if params.temperature[i] <= 0:
+    early = len(history) - params.prompt_length[i] < params.min_tokens[i]
+    if early:
+        row[_end_ids(params, i)] = -np.inf
+    if words:
+        processors.ban_words(row, history, words)
+    if early or words:
+        processors.keep_one(row, top)
+    if not heat:
         return
-    row /= params.temperature[i]
+    processors.cool(row, heat)
     if params.min_p[i] > 0:
         processors.keep_min_p(row, float(params.min_p[i]))
     if params.top_k[i] > 0:
         processors.keep_top_k(row, int(params.top_k[i]))
     if 0 < params.top_p[i] < 1:
         processors.keep_top_p(row, float(params.top_p[i]))
+
+
+def _end_ids(params: SamplingColumns, i: int) -> npt.NDArray[np.int32]:
+    first = int(params.end_id_count[:i].sum())
+    return params.end_ids[first : first + int(params.end_id_count[i])]
 
 
 def _agreement(drafts: npt.NDArray[np.int32], chosen: npt.NDArray[np.int32]) -> int:
@@ -162,6 +183,10 @@ def _agreement(drafts: npt.NDArray[np.int32], chosen: npt.NDArray[np.int32]) -> 
 
 
 def _log_prob(logits: npt.NDArray[np.float32], tokens: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+    """[n] of some tokens; of those of broken rows something. logits: [n, V], changed where they are infinite."""
+    for row in logits:
+        processors.mend(row, int(row.argmax()))
     top = logits.max(axis=1, keepdims=True)
-    normaliser = np.log(np.exp(logits - top).sum(axis=1, dtype=np.float64)) + top[:, 0]
-    return (logits[np.arange(len(tokens)), tokens] - normaliser).astype(np.float32)
+    with np.errstate(over="ignore"):
+        normaliser = np.log(np.exp(logits - top).sum(axis=1, dtype=np.float64)) + top[:, 0]
+    return np.maximum(logits[np.arange(len(tokens)), np.maximum(tokens, 0)] - normaliser, -LARGEST).astype(np.float32)
