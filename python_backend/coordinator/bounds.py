@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field
 
-GREEDY_BELOW = 1e-5  # a temperature below it is 0: the race would only add rounding to the argmax
+from python_backend.sampling.corners import GREEDY_BELOW
+
 MAX_TEMPERATURE = 1e4
 MIN_REPETITION, MAX_REPETITION = 1e-3, 1e3
 MAX_PENALTY = 1e3  # of presence and frequency, either sign

@@ -24,7 +24,7 @@ import numpy.typing as npt
 from python_backend.protocol import NO_TOKEN, Array
 
 LARGEST = float(np.finfo(np.float32).max)
-GREEDY_BELOW = 1e-5
+GREEDY_BELOW = float(np.float32(1e-5))  # the race would only add rounding to the argmax
 FAR = 2.0**24  # float64 holds noise to 2^-28 beside such a logit
 BROKEN = NO_TOKEN - 1
 
