@@ -15,9 +15,7 @@ from tests.checkpoints import Part, make_step
 def load_openvino(folder: Path, slots: int = 8, max_length: int = 256, **target: Any) -> OpenVinoEngine:
     return OpenVinoEngine(
         folder,
-        TargetSettings.model_validate(
-            {"engine": "openvino", "checkpoint": str(folder), "quantization": "exact", **target}
-        ),
+        TargetSettings(engine="openvino", checkpoint=str(folder), **target),
         CoordinatorSettings(max_sequences=slots, max_length=max_length),
     )
 

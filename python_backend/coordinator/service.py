@@ -5,12 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
-from python_backend.budget import cost_table, profile
-from python_backend.budget.cost_table import CostTable
-from python_backend.budget.costs import StepCosts
 from python_backend.budget.policies import POLICIES, build_policy
 from python_backend.coordinator import handshake, request
 from python_backend.coordinator.drafting import DraftCalls
@@ -24,10 +20,11 @@ from python_backend.coordinator.report import StepLog
 from python_backend.coordinator.request import RequestError, invalid
 from python_backend.coordinator.router import Router
 from python_backend.coordinator.scheduler import Scheduler
+from python_backend.coordinator.start_costs import StartCosts, start_costs
 from python_backend.coordinator.text import TextCodec
 from python_backend.coordinator.worker import Worker
 from python_backend.engines.base import DrafterEngine, TargetEngine
-from python_backend.protocol import Description, Tensors
+from python_backend.protocol import Tensors
 from python_backend.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -59,8 +56,7 @@ class Service:
         self._stopped = False
         self._died = ""  # why the loop's thread is gone
         self._replies = Replies(self.metrics)
-        self._costs: StepCosts | None = None
-        self._save_costs: Callable[[StepCosts], None] = lambda _: None
+        self._costs: StartCosts | None = None
         self._loop: DecodeLoop | None = None
         self._worker = Worker("decode-loop", self._run, self._loop_died)
 
@@ -127,7 +123,8 @@ class Service:
             raise invalid(f"policy is '{name}': expected one of {', '.join(POLICIES)}")
         self.wait_started()
         assert self._loop is not None
-        self._loop.policy = build_policy(name, self._settings.budget, self._costs)
+        costs = self._costs.costs if self._costs else None
+        self._loop.policy = build_policy(name, self._settings.budget, costs)
 
     def shutdown(self) -> None:
         """Refuse new requests, fail those that still run, then stop the thread. An engine that never answers keeps
@@ -166,8 +163,8 @@ class Service:
                 self._refuse_all(internal(f"decode step failed: {type(error).__name__}: {error}"))
         self._loop.send()
         self._refuse_all(unavailable(STOPPING))
-        if self._costs and self._settings.budget.online_costs:
-            self._save_costs(self._costs)
+        if self._costs:
+            self._costs.save()
 
     def _loop_died(self, reason: str) -> None:
         """Nobody decodes any more: nobody waits for it either."""
@@ -181,54 +178,20 @@ class Service:
         drafters = {name: drafter.describe() for name, drafter in self._drafters.items()}
         handshake.check(self._settings, target, drafters)
         self._intake.vocabulary_size = target.vocabulary_size
-        table = self._cost_table(target, drafters)
-        self._costs = StepCosts(table, self._settings.budget.online_costs) if table else None
-        policy = build_policy(self._settings.budget.policy, self._settings.budget, self._costs)
+        self._costs = start_costs(self._settings, self._target, self._drafters, target, drafters)
+        costs = self._costs.costs if self._costs else None
+        policy = build_policy(self._settings.budget.policy, self._settings.budget, costs)
         return DecodeLoop(
             self._target,
             target,
-            DraftCalls(self._drafters, drafters, target, self._costs, self.metrics),
+            DraftCalls(self._drafters, drafters, target, costs, self.metrics),
             Router(self._settings, target),
             self._scheduler,
             policy,
             self.metrics,
             StepLog(self._settings.coordinator.step_log),
-            self._costs,
+            costs,
         )
-
-    def _cost_table(self, target: Description, drafters: dict[str, Description]) -> CostTable | None:
-        """The saved table of these very engines, else a fresh one. None where no policy could need it."""
-        wanted, budget = self._settings.coordinator, self._settings.budget
-        if not (budget.policy == "dcut" or wanted.allow_control) or wanted.depth == 0:
-            return None
-        context = min(budget.profile_context, wanted.max_length - wanted.depth - 1)
-        mark = cost_table.fingerprint(
-            target,
-            drafters,
-            slots=wanted.max_sequences,
-            depth=wanted.depth,
-            context=context,
-            repeats=budget.profile_repeats,
-        )
-        path = cost_table.table_path(self._settings.cache_dir / "cost_tables", mark)
-        self._save_costs = lambda costs: cost_table.save(costs.learned(), mark, path)
-        if budget.profile_reuse and (saved := cost_table.load(path)):
-            log.info("cost table reused: %s", path)
-            return saved
-        log.info("profiling the cost table: %d sequences, depth %d", wanted.max_sequences, wanted.depth)
-        start = time.monotonic()
-        table = profile.profile(
-            self._target,
-            self._drafters,
-            wanted.max_sequences,
-            wanted.depth,
-            context,
-            budget.profile_repeats,
-            _log_progress,
-        )
-        cost_table.save(table, mark, path)
-        log.info("cost table profiled in %.1f s: %s", time.monotonic() - start, path)
-        return table
 
     def _check_serving(self) -> None:
         if self._stopped:
@@ -240,7 +203,3 @@ class Service:
         """Fail every request, wherever it is, and free the slots."""
         self._replies.fail_all(error)
         self._scheduler.clear()
-
-
-def _log_progress(done: int, total: int) -> None:
-    log.info("profiling %d/%d", done, total)

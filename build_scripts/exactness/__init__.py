@@ -1,1 +1,0 @@
-"""What `check_exactness` is made of."""
