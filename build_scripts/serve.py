@@ -12,7 +12,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from build_scripts.readiness import Watch
 from build_scripts.server import HOST, POLL_S, REPOSITORY, TROUBLE, Report, TritonServer
+
+WATCH_S = 2.0  # how often the server is asked whether it still serves
 
 
 def _interrupt(signum: int, frame: FrameType | None) -> None:
@@ -72,17 +75,38 @@ def _serve(server: TritonServer, console: Console) -> str:
             soft_wrap=True,
             highlight=False,
         )
+        watch = Watch(server.http_url, server.metrics_url, server.log)
+        next_look = time.monotonic() + WATCH_S
         while server.is_running():
             time.sleep(POLL_S)
+            if time.monotonic() >= next_look:
+                if change := watch.look():
+                    _say(console, change)
+                next_look = time.monotonic() + WATCH_S
         return "tritonserver ended by itself"
     except KeyboardInterrupt:
-        with console.status("stopping") as status:
-            server.report = status.update
-            server.stop()
-        console.print("stopped")
+        _stop(server, console)
         return ""
     finally:
         server.kill()
+
+
+def _stop(server: TritonServer, console: Console) -> None:
+    """In order, or at a second signal at once; either is said."""
+    try:
+        with console.status("stopping (once more: kill)") as status:
+            server.report = status.update
+            trouble = server.stop()
+    except KeyboardInterrupt:
+        trouble = "a second signal killed what still ran"
+    if trouble:
+        _say(console, f"stopped, but not in order: {trouble} (log: {server.log})")
+    else:
+        console.print("stopped")
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(f"{time.strftime('%H:%M:%S')} {text}", markup=False, highlight=False, soft_wrap=True)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
 import signal
 import subprocess
 import threading
@@ -16,14 +15,17 @@ from types import TracebackType
 from typing import Self
 
 import httpx
-from pydantic import ValidationError
 
-from build_scripts import triton_install
+from build_scripts import leftovers, server_log, triton_install
+from build_scripts.devices import check_devices
+from build_scripts.drain import drain
+from build_scripts.leftovers import Claim
 from build_scripts.triton_install import Installation, PreflightError
 from python_backend.drafters.registry import hosted
 from python_backend.engines.checkpoint import CheckpointError, resolve_checkpoint
+from python_backend.files import sweep_unfinished
 from python_backend.settings import ROOT, Settings, load
-from python_backend.triton_bridge.link import link_folder
+from python_backend.settings_errors import SettingsError
 
 REPOSITORY = ROOT / "model_repository"
 COORDINATOR, TWIN, TARGET = "angelspec", "angelspec_infer", "target"
@@ -42,7 +44,7 @@ class ServerStartError(RuntimeError):
 
 
 # what keeps a server from running, each with a message for its user; wrong settings among them
-TROUBLE = (PreflightError, ServerStartError, ValidationError, FileNotFoundError)
+TROUBLE = (PreflightError, ServerStartError, SettingsError, FileNotFoundError)
 
 
 class TritonServer:
@@ -77,7 +79,8 @@ class TritonServer:
         self._install: Installation = install or triton_install.find_install()
         stamp = time.strftime("%Y%m%d-%H%M%S")
         self.log = log or self.settings.cache_dir / "logs" / f"server-{stamp}-{self.ports['http']}.log"
-        self.shm_prefix = f"angelspec-{os.getpid()}-{self.ports['http']}-"
+        self.shm_prefix = leftovers.unique_prefix(self.ports["http"])
+        self._claim: Claim | None = None
         self._process: subprocess.Popen[bytes] | None = None
 
     @property
@@ -119,27 +122,33 @@ class TritonServer:
         self._install.check()
         for name, port in self.ports.items():
             triton_install.check_port(name, self.host, port)
+        check_devices(self.settings)
         try:
             resolve_checkpoint(self.settings)
         except CheckpointError as error:
             raise PreflightError(str(error)) from error
 
     def start(self) -> None:
-        """Start and wait until requests are served."""
+        """Remove what killed servers left, start, and wait until requests are served."""
+        leftovers.sweep()
+        sweep_unfinished(self.settings.cache_dir)
         self.check()
         self.log.parent.mkdir(parents=True, exist_ok=True)
         environment = os.environ | self._install.environment() | CONTROL | self._overrides
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self.command(),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,  # Ctrl-C is for this program, which drains first
-                preexec_fn=_die_with_parent,
-            )
+        self._claim = Claim.take(self.shm_prefix)
         try:
+            with self.log.open("wb") as log:
+                self._process = subprocess.Popen(
+                    self.command(),
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,  # Ctrl-C is for this program, which drains first
+                    preexec_fn=_die_with_parent,
+                    pass_fds=[self._claim.held],  # whoever of them is left holds the claim
+                )
+            self._claim.name_server(self._process.pid)
             self._wait_until_live()
             self.load_coordinator()
             self.load_compatible()
@@ -147,41 +156,52 @@ class TritonServer:
             self.kill()
             raise
 
-    def stop(self) -> None:
-        """Let running requests finish within `drain_s`, then end the server and whatever is left of it."""
+    def stop(self) -> str:
+        """Let running requests finish within `drain_s`, then end the server and whatever is left of it. Returns what
+        was not in order, in words; nothing where all was."""
         if self._process is None:
-            return
+            return ""
+        troubles: list[str] = []
         try:
             if self.is_running():
                 self.report("finishing the requests in flight")
-                self._drain()
+                drain_s = self.settings.coordinator.drain_s
+                models = (*self._compatible, TWIN, COORDINATOR)  # the coordinator answers the others' requests
+                troubles.append(drain(self.http_url, models, drain_s, self.is_running))
                 self.report("stopping the server")
                 self._process.send_signal(signal.SIGINT)
                 self._process.wait(2 * EXIT_S)
         except subprocess.TimeoutExpired:
             self.report("the server does not end by itself, killing it")
+            troubles.append(f"tritonserver did not end within {2 * EXIT_S} s and was killed")
         finally:
+            status = self._process.poll()
             self.kill()
+        if status and (left := server_log.never_unloaded(self.log)):
+            troubles.append(f"tritonserver ended with status {status}, {', '.join(left)} still loaded")
+        elif status:
+            troubles.append(f"tritonserver ended with status {status}")
+        return "; ".join(filter(None, troubles))
 
     def kill(self) -> None:
         """End the server and its models at once, and remove what they leave behind."""
-        if self._process is None:
-            return
-        group = self._process.pid
-        with suppress(ProcessLookupError):  # all of them may have ended
-            os.killpg(group, signal.SIGKILL)
-        self._process.wait()
-        wait_for_group(group)
-        for region in triton_install.SHM.glob(f"{self.shm_prefix}*"):
-            region.unlink(missing_ok=True)
-        shutil.rmtree(link_folder(group), ignore_errors=True)
-        self._process = None
+        try:
+            if self._process is not None:
+                group = self._process.pid
+                with suppress(ProcessLookupError):  # all of them may have ended
+                    os.killpg(group, signal.SIGKILL)
+                self._process.wait()
+                wait_for_group(group)
+        finally:  # a second Ctrl-C while waiting, too
+            if self._claim is not None:
+                self._claim.release()
+            self._process = self._claim = None
 
     def is_running(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
     def log_tail(self, lines: int = LOG_TAIL) -> str:
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        return server_log.tail(self.log, lines)
 
     def command(self) -> list[str]:
         """The words that start tritonserver."""
@@ -249,42 +269,33 @@ class TritonServer:
 
     def _progress(self) -> str:
         """The coordinator's last words in the log."""
-        marker = '"python_backend.'
-        said = [line for line in self.log_tail().splitlines() if marker in line]
-        return said[-1].split(marker)[1].rstrip('"').split(": ", 1)[1] if said else f"loading {COORDINATOR}"
+        return server_log.last_words(self.log) or f"loading {COORDINATOR}"
 
     def _check_running(self) -> None:
         if not self.is_running():
             assert self._process is not None
-            self._fail(f"tritonserver ended with status {self._process.returncode}; {self._progress()}")
+            ended = f"tritonserver ended with status {self._process.returncode}"
+            self._fail(f"{server_log.load_failure(self.log) or self._progress()} ({ended})")
 
     def _fail(self, reason: str) -> None:
         raise ServerStartError(f"{reason}\n--- end of {self.log}\n{self.log_tail()}")
 
-    def _drain(self) -> None:
-        """Unload what clients call: new requests are refused, running ones finish while the engines still answer."""
-        deadline = time.monotonic() + self.settings.coordinator.drain_s
-        with httpx.Client(base_url=f"http://{self.http_url}", timeout=2.0) as client:
-            try:
-                for model in (*self._compatible, TWIN, COORDINATOR):  # the coordinator answers the others' requests
-                    if client.post(f"/v2/repository/models/{model}/unload").is_error:
-                        return  # a server that was not started in explicit mode
-                    while time.monotonic() < deadline and self.is_running():
-                        states = {m["name"]: m.get("state") for m in client.post("/v2/repository/index").json()}
-                        if states.get(model) not in ("READY", "UNLOADING"):
-                            break
-                        time.sleep(POLL_S)
-            except httpx.TransportError:
-                return  # it ended meanwhile
-
 
 def wait_for_group(group: int) -> None:
-    """Until no process of a group that was killed is left, but not for ever."""
+    """Until no process of a group that was killed lives, but not for ever. What only waits to be reaped is dead: in
+    a container nobody may ever do so."""
     deadline = time.monotonic() + EXIT_S
-    with suppress(ProcessLookupError):
-        while time.monotonic() < deadline:
-            os.killpg(group, 0)
-            time.sleep(POLL_S)
+    while time.monotonic() < deadline and _lives(group):
+        time.sleep(POLL_S)
+
+
+def _lives(group: int) -> bool:
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # ended meanwhile
+            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
+            if int(its_group) == group and state not in "ZX":
+                return True
+    return False
 
 
 def _die_with_parent() -> None:

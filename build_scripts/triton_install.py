@@ -12,12 +12,12 @@ import shutil
 import socket
 import sys
 import sysconfig
-import tempfile
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Protocol
 
+from python_backend.files import appearing
 from python_backend.settings import ROOT
 
 WHEEL = "nvidia-pytriton"
@@ -92,15 +92,13 @@ class Install:
         """A backend directory for this Python under the cache; laid out at the first call."""
         folder = cache / "triton" / f"{self.version}-py{PYTHON}"
         if not folder.is_dir():
-            folder.parent.mkdir(parents=True, exist_ok=True)
-            work = Path(tempfile.mkdtemp(prefix=".", dir=folder.parent))
-            shutil.copytree(self.root / "backends", work, dirs_exist_ok=True)
-            shutil.copy2(self.stub(PYTHON), work / "python")
-            work.chmod(0o755)
             try:
-                work.rename(folder)  # at once, for servers that start at the same time
+                with appearing(folder) as work:  # for servers that start at the same time
+                    shutil.copytree(self.root / "backends", work)
+                    shutil.copy2(self.stub(PYTHON), work / "python")
             except OSError:
-                shutil.rmtree(work)
+                if not folder.is_dir():  # else another was first
+                    raise
         return folder
 
 

@@ -55,7 +55,9 @@ def main(
         if server:
             with console.status("stopping the server") as status:
                 server.report = status.update
-                server.stop()
+                trouble = server.stop()
+            if trouble:
+                console.print(f"stopped, but not in order: {trouble} (log: {server.log})", markup=False)
     raise typer.Exit(code)
 
 

@@ -10,13 +10,16 @@ import os
 from pathlib import Path
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
     YamlConfigSettingsSource,
 )
+from yaml import YAMLError
+
+from python_backend.settings_errors import SettingsError, explain
 
 ROOT = Path(__file__).resolve().parent.parent
 DEFAULT_FILE = ROOT / "angelspec.yaml"
@@ -217,5 +220,11 @@ def settings_file() -> Path:
 
 
 def load() -> Settings:
-    """The settings in force. Raises pydantic.ValidationError naming the key, the value and the limit."""
-    return Settings()
+    """The settings in force. Raises SettingsError with the place, the key, the value and what is allowed."""
+    file = settings_file()
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise explain(error, Settings, file, "ANGELSPEC_") from None
+    except YAMLError as error:
+        raise SettingsError(f"{file} is no YAML: {' '.join(str(error).split())}") from None

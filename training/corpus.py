@@ -21,6 +21,7 @@ from safetensors.numpy import load_file, save_file
 from safetensors.torch import save_file as save_torch_file
 
 from python_backend.engines.base import TargetEngine
+from python_backend.files import appearing
 from python_backend.protocol import Array, TargetStep, row_starts
 from python_backend.sampling.params import greedy_columns
 from python_backend.settings import WORKLOADS, Workload
@@ -82,10 +83,8 @@ class Shard:
 
     def save(self, file: Path) -> None:
         """Appears under its name only when it is whole."""
-        file.parent.mkdir(parents=True, exist_ok=True)
-        partial = file.with_suffix(".partial")
-        save_file({f.name: getattr(self, f.name) for f in fields(self)}, partial)
-        partial.replace(file)
+        with appearing(file) as part:
+            save_file({f.name: getattr(self, f.name) for f in fields(self)}, part)
 
     @classmethod
     def load(cls, file: Path) -> Shard:
@@ -128,10 +127,8 @@ def to_shard(written: Sequence[Written], vocabulary_size: int) -> Shard:
 
 def save_features(features: torch.Tensor, file: Path) -> None:
     """features: [rows, F] bfloat16."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    partial = file.with_suffix(".partial")
-    save_torch_file({"features": features}, partial)
-    partial.replace(file)
+    with appearing(file) as part:
+        save_torch_file({"features": features}, part)
 
 
 class Corpus:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -24,6 +23,7 @@ from python_backend.engines.base import TargetEngine
 from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.engines.factory import build_target
 from python_backend.engines.torch_attention import JOINT_ROWS
+from python_backend.files import appearing
 from python_backend.settings import WORKLOADS, CoordinatorSettings, Settings, TargetSettings, load
 from python_backend.tokenizer import end_ids, load_tokenizer
 from training.corpus import MANIFEST, Shard, corpus_folder, features_folder, save_features, to_shard
@@ -116,9 +116,8 @@ class Writer:
             "shards": len(shards),
             "counts": dict(sorted(counts.items())),
         }
-        partial = self.folder / f"{MANIFEST}.{os.getpid()}"
-        partial.write_text(json.dumps(manifest, indent=2) + "\n")
-        partial.replace(self.folder / MANIFEST)
+        with appearing(self.folder / MANIFEST) as part:
+            part.write_text(json.dumps(manifest, indent=2) + "\n")
 
 
 def count(shard: Shard) -> Counter[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from python_backend.files import appearing
 from python_backend.protocol import Description
 
 FORMAT = 3
@@ -81,10 +82,8 @@ def table_path(folder: Path, mark: dict[str, object]) -> Path:
 
 def save(table: CostTable, mark: dict[str, object], path: Path) -> None:
     """Readable JSON, written whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_suffix(f".{os.getpid()}.part")
-    part.write_text(json.dumps({"fingerprint": mark, "table": asdict(table)}, indent=1, default=str))
-    part.replace(path)
+    with appearing(path) as part:
+        part.write_text(json.dumps({"fingerprint": mark, "table": asdict(table)}, indent=1, default=str))
 
 
 def load(path: Path) -> CostTable | None:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
+from python_backend.files import appearing
 from python_backend.settings import Settings
 
 EMBEDDED = "smollm2-135m"
+HUB_NAME = re.compile(r"[\w-][\w.-]*/[\w.-]+")  # owner/model
 RECORD = "weights.json"  # checksum and size of the weights, beside them
 
 Progress = Callable[[int], None]  # called with the number of bytes just read
@@ -28,6 +31,11 @@ def resolve_checkpoint(settings: Settings) -> Path:
     folder = embedded_folder(settings) if name == EMBEDDED else Path(name).expanduser()
     if not (folder / "config.json").is_file():
         remedy = "run `make setup`" if name == EMBEDDED else f"give a Hugging Face folder, or '{EMBEDDED}'"
+        if HUB_NAME.fullmatch(name) and not folder.exists():
+            remedy = (
+                "names of the hub are not fetched; download it yourself, such as with "
+                f"`hf download {name} --local-dir FOLDER`, and give the FOLDER"
+            )
         raise CheckpointError(f"target.checkpoint is '{name}', but '{folder}' holds no config.json: {remedy}")
     return folder
 
@@ -63,7 +71,8 @@ def record_checksum(folder: Path, progress: Progress = lambda _: None, **notes: 
     """Read all weights, write their checksum beside them with any further notes, and return it."""
     digest = hash_weights(folder, progress)
     record = {"sha256": digest, "sizes": _sizes(folder), **notes}
-    (folder / RECORD).write_text(json.dumps(record, indent=2) + "\n")
+    with appearing(folder / RECORD) as part:
+        part.write_text(json.dumps(record, indent=2) + "\n")
     return digest
 
 

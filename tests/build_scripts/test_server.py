@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from build_scripts import serve, with_server
+from build_scripts import devices, serve, server_log, with_server
 from build_scripts.server import TritonServer, overridden
 from build_scripts.triton_install import PreflightError
 
@@ -85,3 +85,51 @@ def test_a_port_that_answers_something_else_is_no_server():
 
 def test_a_client_programs_exit_status_is_passed_on():
     assert with_server.run("clients.demo", ["--no-such-option"], "127.0.0.1:1") == 2
+
+
+def test_serve_reports_an_unknown_key_with_its_file_and_the_nearest(monkeypatch, tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("budget: {polcy: 'off'}")
+    monkeypatch.setenv("ANGELSPEC_SETTINGS", str(file))
+    result = run_serve()
+    assert result.exit_code == 1
+    said = "".join(result.output.split())
+    assert f"error:{file}:unknownkey'budget.polcy';didyoumean'budget.policy'?" in said
+    assert "pydantic" not in said
+
+
+def test_a_hub_name_is_said_to_be_none_that_is_fetched():
+    server = TritonServer(environment={"ANGELSPEC_TARGET__CHECKPOINT": "Qwen/Qwen3-0.6B"})
+    with pytest.raises(PreflightError, match=r"names of the hub are not fetched.*`hf download Qwen/Qwen3-0.6B"):
+        server.check()
+
+
+@pytest.mark.parametrize(
+    ("there", "device", "has"), [(0, "cuda", "no GPUs"), (1, "cuda:1", "1 GPU"), (2, "cuda:2", "2 GPUs")]
+)
+def test_a_gpu_that_is_not_there_is_named_before_anything_starts(monkeypatch, there, device, has):
+    monkeypatch.setattr(devices, "gpus", lambda: there)
+    server = TritonServer(environment={"ANGELSPEC_TARGET__DEVICE": device, "ANGELSPEC_TARGET__ENGINE": "torch"})
+    with pytest.raises(PreflightError, match=f"target.device is '{device}', and this machine has {has} that CUDA"):
+        server.check()
+
+
+LOG = """\
+I1201 02:00:00.000001 7 model_lifecycle.cc:839] "successfully loaded 'target'"
+I1201 02:00:01.000001 7 observe.py:52] "python_backend.coordinator.service: profiling 3/42"
+I1201 02:00:02.000001 7 model_lifecycle.cc:839] "successfully loaded 'target'"
+E1201 02:00:03.000001 7 model_lifecycle.cc:642] "failed to load 'drafter' version 1: Internal: E: no drafter\\nAt: x"
+E1201 02:00:04.000001 7 observe.py:48] "python_backend.coordinator.loop: thread died\\nTraceback: x"
+I1201 02:00:05.000001 7 model_lifecycle.cc:624] "successfully unloaded 'target' version 1"
+"""
+
+
+def test_the_log_is_read_for_reasons_and_for_what_never_ended(tmp_path):
+    log = tmp_path / "server.log"
+    log.write_text(LOG)
+    assert server_log.last_words(log) == "thread died"
+    assert server_log.last_error(log) == "thread died"
+    assert server_log.last_error(log, skip=5) == ""
+    assert server_log.load_failure(log) == "model 'drafter' did not load: E: no drafter"
+    assert server_log.never_unloaded(log) == ["target"]  # loaded twice: the first one's process never ended
+    assert server_log.last_words(tmp_path / "none") == ""

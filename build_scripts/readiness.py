@@ -1,0 +1,45 @@
+"""Whether a running server still serves, as an operator would ask: Triton's own readiness, and the coordinator's."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import httpx
+
+from build_scripts import server_log
+
+READY_METRIC = re.compile(r"^angelspec_ready(?:\{.*\})? (\S+)$", re.MULTILINE)
+TIMEOUT_S = 2.0
+
+
+def is_ready(http_url: str, metrics_url: str) -> bool | None:
+    """None where it does not say: a busy server may answer late."""
+    try:
+        ready = httpx.get(f"http://{http_url}/v2/health/ready", timeout=TIMEOUT_S).status_code == httpx.codes.OK
+        metric = READY_METRIC.search(httpx.get(f"http://{metrics_url}/metrics", timeout=TIMEOUT_S).text)
+    except httpx.TransportError:
+        return None
+    return ready and (metric is None or float(metric[1]) > 0)
+
+
+class Watch:
+    """Tells of changes, each once."""
+
+    def __init__(self, http_url: str, metrics_url: str, log: Path) -> None:
+        self._urls, self._log = (http_url, metrics_url), log
+        self._ready = True
+        self._seen = server_log.length(log)  # lines that were there while all was well
+
+    def look(self) -> str:
+        """What changed since the last look, in words; empty where nothing did."""
+        ready = is_ready(*self._urls)
+        if ready is None or ready == self._ready:
+            if ready:
+                self._seen = server_log.length(self._log)
+            return ""
+        self._ready = ready
+        if ready:
+            return "ready again"
+        reason = server_log.last_error(self._log, self._seen) or "the log gives no reason"
+        return f"not ready: {reason} (log: {self._log})"
