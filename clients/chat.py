@@ -1,4 +1,5 @@
-"""A chat in the terminal: `python -m clients.chat`. Keeps the conversation; Ctrl-C stops an answer, not the chat."""
+"""A chat in the terminal: `python -m clients.chat`. Keeps the conversation; Ctrl-C stops an answer, and
+at the prompt has to come twice to end the chat."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from clients import options, transport, wire
+from clients import options, transport, verdict, wire
 from clients.options import trouble_reported
 from clients.transport import Chunks
 from clients.wire import Answer, NoServerError, ServerError
@@ -22,6 +23,7 @@ with suppress(ImportError):
 
 PROMPT = "you › "
 HELP = "[dim]/reset forgets the conversation, /stats shows how drafting goes, /quit leaves; Ctrl-C stops an answer[/]"
+ONCE_MORE = "\n[dim]once more to leave; the conversation is kept[/]"
 
 Ask = Callable[[dict[str, Any]], Chunks]
 
@@ -99,7 +101,7 @@ def summary_line(answer: Answer) -> str:
 
 def stats_table(answers: list[Answer]) -> Table:
     """Totals of the chat. Stopped answers count with their tokens and time; drafting comes from complete ones."""
-    speculation = wire.total(answer.summary.speculation for answer in answers if answer.summary)
+    speculation = drafted(answers)
     tokens = sum(len(answer.token_ids) for answer in answers)
     seconds = sum(answer.total_s for answer in answers)
     table = Table(show_header=False, box=None)
@@ -110,7 +112,13 @@ def stats_table(answers: list[Answer]) -> Table:
         "mean acceptance length", f"{speculation.mean_acceptance_length:.2f}" if speculation.num_drafts else "-"
     )
     table.add_row("drafted, kept after pruning, accepted", drafting(speculation))
+    if said := verdict.predicted(speculation):
+        table.add_row("does it pay", said)
     return table
+
+
+def drafted(answers: list[Answer]) -> wire.Speculation:
+    return wire.total(answer.summary.speculation for answer in answers if answer.summary)
 
 
 def drafting(speculation: wire.Speculation) -> str:
@@ -119,15 +127,26 @@ def drafting(speculation: wire.Speculation) -> str:
 
 
 def lines(console: Console) -> Iterator[str]:
-    """The user's lines, from the keyboard or a pipe; ends with the input, Ctrl-D, or Ctrl-C at the prompt."""
+    """The user's lines, from the keyboard or a pipe; ends with the input, Ctrl-D, or Ctrl-C twice at the prompt."""
     if not sys.stdin.isatty():
         for line in sys.stdin:
             console.out(PROMPT + line.rstrip("\n"), highlight=False)
             yield line
         return
-    with suppress(EOFError, KeyboardInterrupt):
-        while True:
-            yield input(PROMPT)
+    warned = False
+    while True:
+        try:
+            line = input(PROMPT)
+        except EOFError:
+            return
+        except KeyboardInterrupt:
+            if warned:
+                return
+            warned = True
+            console.print(ONCE_MORE)
+            continue
+        warned = False
+        yield line
 
 
 def main(
@@ -160,6 +179,8 @@ def main(
         for line in lines(console):
             if not chat.handle(line):
                 break
+        if (speculation := drafted(chat.answers)).gain is not None and speculation.gain < 1:
+            console.print(verdict.predicted(speculation), style="dim", highlight=False)
 
 
 if __name__ == "__main__":

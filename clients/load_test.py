@@ -20,11 +20,12 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from clients import options, report, transport, wire
+from clients.address import host_port
 from clients.options import trouble_reported
 from clients.report import LoadTest, Run
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
-POLICIES: dict[str, dict[str, Any]] = {"plain": {"num_draft_tokens": 0}, "spec": {}}
+POLICIES: dict[str, dict[str, Any]] = {report.PLAIN: {"num_draft_tokens": 0}, report.SPEC: {}}
 FIND_PERF_ANALYZER = [sys.executable, "-m", "build_scripts.perf_analyzer", "--print-command"]
 
 
@@ -147,6 +148,7 @@ def main(
     with trouble_reported():
         runs = list(plan(chosen(policies, list(POLICIES)), counts(concurrency), rounds, requests))
         entries = read_prompts(prompts)
+        url = host_port(url)
         transport.require_server(url)
         command = perf_analyzer_command(perf_analyzer)
         folder = output / time.strftime("%Y%m%d-%H%M%S")

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -16,10 +16,13 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from clients import export, options, wire
+from clients import export, options, verdict, wire
 from clients.export import Request
 from clients.options import trouble_reported
+from clients.wire import Speculation
 
+MARKS = "os^D"  # of the policies in a plot, where colours cannot be told apart
+PLAIN, SPEC = "plain", "spec"  # policies: without drafts, and as the server is set up
 RUNS_FILE, SUMMARY_FILE, PLOT_FILE = "runs.json", "summary.json", "load_test.png"
 
 
@@ -56,7 +59,11 @@ class Point:
     per_token_p50_ms: float
     per_token_p95_ms: float
     user_tokens_per_s: float  # mean over requests
-    mean_acceptance_length: float
+    speculation: Speculation  # of all requests
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        return self.speculation.mean_acceptance_length
 
 
 def points_of(test: LoadTest, folder: Path) -> list[Point]:
@@ -91,8 +98,21 @@ def point(runs: Sequence[Run], requests_of: Sequence[Sequence[Request]]) -> Poin
         per_token_p50_ms=percentile(per_token, 50),
         per_token_p95_ms=percentile(per_token, 95),
         user_tokens_per_s=float(np.mean([request.tokens_per_s for request in requests])) if requests else 0.0,
-        mean_acceptance_length=wire.total(request.speculation for request in requests).mean_acceptance_length,
+        speculation=wire.total(request.speculation for request in requests),
     )
+
+
+def verdicts(points: Sequence[Point]) -> list[str]:
+    """Whether speculation pays, a sentence a concurrency: measured where plain decoding ran too, else predicted."""
+    said = []
+    for users in sorted({p.concurrency for p in points}):
+        rate = {p.policy: p.tokens_per_s for p in points if p.concurrency == users and p.output_tokens}
+        if {PLAIN, SPEC} <= rate.keys():
+            said.append(verdict.measured(users, rate[PLAIN], rate[SPEC]))
+    if said:
+        return said
+    sentences = {p.concurrency: verdict.predicted(p.speculation) for p in points if p.policy == SPEC}
+    return [f"{verdict.users(count)}: {sentence}" for count, sentence in sentences.items() if sentence]
 
 
 def duration_s(requests: Sequence[Request]) -> float:
@@ -139,8 +159,15 @@ def table_of(title: str, points: Sequence[Point]) -> Table:
     return table
 
 
+def summary_of(point: Point) -> dict[str, Any]:
+    """As it is kept in a file."""
+    speculation = point.speculation
+    numbers = {k: v for k, v in dataclasses.asdict(point).items() if k != "speculation"}
+    return numbers | {"mean_acceptance_length": speculation.mean_acceptance_length, "gain": speculation.gain}
+
+
 def plot(title: str, points: Sequence[Point], path: Path) -> None:
-    """Six small panels, a line a policy; PNG."""
+    """Six small panels, a colour a policy; PNG."""
     import matplotlib.pyplot as plt
 
     figure, axes = plt.subplots(2, 3, figsize=(13, 7), layout="constrained")
@@ -152,20 +179,25 @@ def plot(title: str, points: Sequence[Point], path: Path) -> None:
         ("time per output token, ms", "per_token_p50_ms", "per_token_p95_ms"),
         ("mean acceptance length", "mean_acceptance_length", None),
     )
-    for colour, policy in enumerate(dict.fromkeys(p.policy for p in points)):
+    policies = list(dict.fromkeys(p.policy for p in points))
+    for number, policy in enumerate(policies):
         own = sorted((p for p in points if p.policy == policy and p.output_tokens), key=lambda p: p.concurrency)
         users = [p.concurrency for p in own]
-        for axis, (heading, name, dashed) in zip(axes.flat, panels, strict=False):
+        mark, colour = MARKS[number % len(MARKS)], f"C{number}"
+        for axis, (heading, name, high) in zip(axes.flat, panels, strict=False):
             axis.set_title(heading)
-            axis.plot(users, [getattr(p, name) for p in own], f"C{colour}o-", label=policy)
-            if dashed:
-                axis.plot(users, [getattr(p, dashed) for p in own], f"C{colour}o--", label=f"{policy}, p95")
+            label = f"{policy}, half are below (p50)" if high else policy
+            axis.plot(users, [getattr(p, name) for p in own], f"{mark}-", color=colour, label=label)
+            if high:
+                values, label = [getattr(p, high) for p in own], f"{policy}, 95 % are below (p95)"
+                axis.plot(users, values, f"{mark}:", color=colour, markerfacecolor="white", label=label)
         last = axes.flat[-1]
-        last.plot([p.user_tokens_per_s for p in own], [p.tokens_per_s for p in own], f"C{colour}o-", label=policy)
-        for p in own:
-            last.annotate(
-                f"{p.concurrency}", (p.user_tokens_per_s, p.tokens_per_s), xytext=(5, 4), textcoords="offset points"
-            )
+        at = [(p.user_tokens_per_s, p.tokens_per_s) for p in own]
+        last.plot([x for x, _ in at], [y for _, y in at], f"{mark}-", color=colour, label=policy)
+        side = -1 if number % 2 == 0 else 1  # each policy's labels on its own side of the line
+        for p, xy in zip(own, at, strict=True):
+            place = {"xytext": (9 * side, 7 * side), "textcoords": "offset points", "ha": "center", "va": "center"}
+            last.annotate(str(p.concurrency), xy, color=colour, fontsize=8, **place)
     for axis in axes.flat[:-1]:
         axis.set_xscale("log", base=2)
         axis.set_xticks(sorted({p.concurrency for p in points}))
@@ -190,10 +222,12 @@ def report(console: Console, folder: Path) -> list[Point]:
     test = LoadTest.model_validate_json((folder / RUNS_FILE).read_text())
     points = points_of(test, folder)
     console.print(table_of(test.title, points))
+    for sentence in verdicts(points):
+        console.print(sentence, highlight=False)
     for run in test.runs:
         if run.error:
             console.print(f"[red]failed:[/] {run.policy}, {run.concurrency} users: {run.error}", highlight=False)
-    (folder / SUMMARY_FILE).write_text(json.dumps([dataclasses.asdict(p) for p in points], indent=2) + "\n")
+    (folder / SUMMARY_FILE).write_text(json.dumps([summary_of(p) for p in points], indent=2) + "\n")
     if any(p.output_tokens for p in points):
         plot(test.title, points, folder / PLOT_FILE)
         console.print(f"[dim]plot and numbers: {folder / PLOT_FILE}, {folder / SUMMARY_FILE}[/]", highlight=False)

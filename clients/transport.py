@@ -18,6 +18,7 @@ import tritonclient.grpc as triton_grpc
 from tritonclient.utils import InferenceServerException
 
 from clients import wire
+from clients.address import host_port, not_grpc, not_http
 from clients.wire import Chunk, NoServerError, ServerError, Settings
 
 Chunks = Generator[Chunk, None, None]
@@ -30,6 +31,7 @@ def stream_grpc(settings: Settings, url: str = wire.GRPC_URL, timeout_s: float =
     """Stream an answer over gRPC. A request is cancelled on the server when the iterator is closed."""
     responses: queue.SimpleQueue[tuple[Any, InferenceServerException | None]] = queue.SimpleQueue()
     inputs = wire.encode_grpc({**settings, "stream": True})
+    url = host_port(url)
     client = triton_grpc.InferenceServerClient(url)
     try:
         client.start_stream(lambda result, error: responses.put((result, error)), stream_timeout=timeout_s)
@@ -51,12 +53,13 @@ def stream_grpc(settings: Settings, url: str = wire.GRPC_URL, timeout_s: float =
 
 def require_server(url: str = wire.GRPC_URL) -> None:
     """Raise NoServerError where no server answers on gRPC, ServerError where one does that is not ready."""
+    url = host_port(url)
     client = triton_grpc.InferenceServerClient(url)
     try:
         if not client.is_model_ready(wire.MODEL, client_timeout=CONNECT_TIMEOUT_S):
             raise ServerError(f"the server at {url} has no model '{wire.MODEL}' that is ready")
     except InferenceServerException as error:
-        raise NoServerError(url) from error
+        raise not_grpc(url) from error
     finally:
         client.close()
 
@@ -65,7 +68,7 @@ def explain(error: InferenceServerException, url: str, timeout_s: float) -> Serv
     """A gRPC failure in the user's words. Only failures of the connection itself carry a status."""
     status = error.status()
     if status == "StatusCode.UNAVAILABLE":
-        return NoServerError(url)
+        return not_grpc(url)
     if status == "StatusCode.DEADLINE_EXCEEDED":
         return too_slow(timeout_s)
     return ServerError(error.message())
@@ -116,6 +119,7 @@ def checked(body: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def connection(url: str, timeout_s: float) -> Iterator[httpx.Client]:
     """An HTTP client whose failures are ours."""
+    url = host_port(url)
     try:
         with httpx.Client(
             base_url=f"http://{url}", timeout=httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
@@ -126,7 +130,7 @@ def connection(url: str, timeout_s: float) -> Iterator[httpx.Client]:
     except httpx.TimeoutException as error:
         raise too_slow(timeout_s) from error
     except httpx.TransportError as error:
-        raise ServerError(f"the connection to {url} broke off: {error}") from error
+        raise not_http(url) or ServerError(f"the connection to {url} broke off: {error}") from error
 
 
 def too_slow(timeout_s: float) -> ServerError:

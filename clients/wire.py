@@ -63,10 +63,15 @@ class ServerError(RuntimeError):
 
 
 class NoServerError(ServerError):
-    """Nobody listens at the address."""
+    """Nobody listens at the address, or somebody else than was expected."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(f"no server at {url}: start one with `make serve`, or give its address with --url")
+    def __init__(self, url: str, found: str = "") -> None:
+        """found: what is there instead."""
+        super().__init__(
+            f"{found}: give it with --url"
+            if found
+            else f"no server at {url}: start one with `make serve`, or give its address with --url"
+        )
 
 
 class Speculation(BaseModel):
@@ -80,6 +85,7 @@ class Speculation(BaseModel):
     num_kept_tokens: int = 0  # left after pruning, so verified
     num_accepted_tokens: int = 0
     acceptance_per_position: tuple[float, ...] = ()  # share of the passes that accepted so many drafts or more
+    gain: float | None = None  # time of plain decoding, by the server's cost table, over time spent; None: not known
     workload: str = ""  # as the server decided it; empty in a sum
     drafter: str = ""
 
@@ -89,6 +95,7 @@ def total(parts: Iterable[Speculation]) -> Speculation:
     parts = list(parts)
     passes = sum(part.num_drafts for part in parts)
     accepted = sum(part.num_accepted_tokens for part in parts)
+    timed = [(part.gain, part.num_drafts) for part in parts if part.gain is not None and part.num_drafts]
     depth = max((len(part.acceptance_per_position) for part in parts), default=0)
     accepted_at = np.zeros(depth)
     for part in parts:
@@ -99,6 +106,7 @@ def total(parts: Iterable[Speculation]) -> Speculation:
         num_draft_tokens=sum(part.num_draft_tokens for part in parts),
         num_kept_tokens=sum(part.num_kept_tokens for part in parts),
         num_accepted_tokens=accepted,
+        gain=sum(gain * count for gain, count in timed) / sum(count for _, count in timed) if timed else None,
         acceptance_per_position=tuple((accepted_at / max(1, passes)).tolist()),
     )
 

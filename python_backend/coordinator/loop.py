@@ -11,8 +11,10 @@ import numpy as np
 from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import Choice
 from python_backend.budget.policies import Drafts, Policy
+from python_backend.coordinator.cost import NOTHING, Cost
 from python_backend.coordinator.drafting import DraftCalls
 from python_backend.coordinator.emit import FinishReason, Response, append, respond
+from python_backend.coordinator.gain import Gain
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.reply import internal, too_late
 from python_backend.coordinator.report import StepLog, StepReport, record_load
@@ -49,6 +51,7 @@ class DecodeLoop:
         self.scheduler, self.policy = scheduler, policy
         self.metrics, self.step_log, self.costs = metrics, step_log, costs
         self.prefix_block, self.captures = described.prefix_block, described.feature_size > 0
+        self.gain = Gain(calls.table, metrics)
         self.failed_passes = 0  # since one succeeded
         self.outgoing: list[Response] = []
 
@@ -190,17 +193,27 @@ class DecodeLoop:
         features = np.split(result.features, row_starts(result.feature_count)[1:-1])
         log_probs = np.split(result.log_probs, row_starts(result.log_prob_count)[1:-1])
         finished = []
+        only_decoding = not whole.chunks and len(whole.decoding) == report.batch
+        cost = self.gain.cost(report) if only_decoding else NOTHING
         for i, sequence in enumerate(whole.sequences):
             try:
-                if self.extend(whole, i, result, features[i], log_probs[i], report):
+                if self.extend(whole, i, result, features[i], log_probs[i], report, cost):
                     finished.append(sequence)
             except Exception as error:
                 log.exception("an answer was not extended")
                 self.fail([sequence], error)
+        self.gain.add(cost, report.emitted, report.batch)
         self.release(finished)
 
     def extend(
-        self, whole: VerifyPass, i: int, result: TargetResult, features: Array, log_probs: Array, report: StepReport
+        self,
+        whole: VerifyPass,
+        i: int,
+        result: TargetResult,
+        features: Array,
+        log_probs: Array,
+        report: StepReport,
+        cost: Cost,
     ) -> FinishReason:
         """What the pass brings its i-th sequence. features: [c, F] of its committed rows. Returns why it ended."""
         sequence, decoding = whole.sequences[i], i < len(whole.decoding)
@@ -225,6 +238,7 @@ class DecodeLoop:
             accepted = min(used, len(tokens) - 1)  # drafts after the end were not needed
             report.accepted += accepted
             sequence.stats.record(int(whole.available[i]), int(whole.kept[i]), accepted, used)
+            sequence.stats.charge(cost, used)
         if response := respond(sequence, reason):
             self.outgoing.append(response)
         return reason

@@ -43,6 +43,9 @@ METRICS: dict[str, Metric] = {
     "angelspec_budget_rho": Metric("gauge", "rho that the budget policy chose last"),
     "angelspec_predicted_step_ms": Metric("gauge", "Prediction for the last step"),
     "angelspec_prediction_error": Metric("gauge", "Running mean of |predicted - measured| / measured step time"),
+    "angelspec_speculation_gain": Metric(
+        "gauge", "Time of plain decoding, by the cost table, over time spent, for the same tokens; below 1 it costs"
+    ),
     "angelspec_ready": Metric("gauge", "1 while requests are served: start-up is done and the decode loop lives"),
     "angelspec_step_ms": Metric("histogram", "Decode step, milliseconds", STEP_MS),
     "angelspec_select_ms": Metric("histogram", "Budget selection, milliseconds", (0.05, 0.1, 0.25, 0.5, 1.0, 2.5)),

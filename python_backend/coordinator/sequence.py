@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from python_backend.budget.asking import Worth
+from python_backend.coordinator.cost import Cost
 from python_backend.coordinator.reply import Reply
 from python_backend.coordinator.stream import TextStream
 from python_backend.protocol import Array
@@ -28,6 +29,8 @@ class SpeculationStats:
     drafted: int = 0
     kept: int = 0
     accepted: int = 0
+    plain_ms: float = 0.0  # predicted time of plain decoding for the tokens of the passes whose time is known
+    spent_ms: float = 0.0  # time of those passes
     accepted_at: npt.NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, dtype=np.int64))  # [D]
 
     def record(self, drafted: int, kept: int, accepted: int, emitted: int) -> None:
@@ -39,6 +42,11 @@ class SpeculationStats:
         if accepted > len(self.accepted_at):
             self.accepted_at = np.pad(self.accepted_at, (0, accepted - len(self.accepted_at)))
         self.accepted_at[:accepted] += 1
+
+    def charge(self, cost: Cost, emitted: int) -> None:
+        """The time of a pass in which it emitted so many tokens."""
+        self.plain_ms += cost.plain_ms * emitted
+        self.spent_ms += cost.spent_ms
 
     @property
     def mean_acceptance_length(self) -> float:
@@ -53,6 +61,7 @@ class SpeculationStats:
             "num_kept_tokens": self.kept,
             "num_accepted_tokens": self.accepted,
             "acceptance_per_position": [round(float(n) / self.steps, 4) for n in self.accepted_at],
+            "gain": round(self.plain_ms / self.spent_ms, 4) if self.spent_ms else None,
         }
 
 

@@ -218,3 +218,35 @@ def test_the_demo_fails_where_they_are_not():
         result = invoke(demo.main, "--url", url, "--rounds", "1", "--max-tokens", "8")
     assert result.exit_code == 1
     assert "no, from 0" in result.stdout
+
+
+def typed(monkeypatch, *keys):
+    """A terminal at which these lines are typed; None is Ctrl-C."""
+    left = list(keys)
+
+    def read(prompt):
+        if not left:
+            raise EOFError
+        if (key := left.pop(0)) is None:
+            raise KeyboardInterrupt
+        return key
+
+    monkeypatch.setattr("builtins.input", read)
+    monkeypatch.setattr("sys.stdin", type("Terminal", (), {"isatty": lambda self: True})())
+    return left
+
+
+def test_ctrl_c_at_the_prompt_asks_for_a_second_press(monkeypatch):
+    screen = io.StringIO()
+    left = typed(monkeypatch, "one", None, "two", None, None, "never read")
+    assert list(chat.lines(Console(file=screen))) == ["one", "two"]
+    assert left == ["never read"]
+    assert screen.getvalue().count("once more to leave") == 2
+
+
+def test_ctrl_c_at_the_prompt_keeps_the_conversation(monkeypatch):
+    typed(monkeypatch, "Hi", None, "And?")
+    with serving(hello) as (url, servicer):
+        chat.main(url=url)
+    turns = json.loads(inputs_of(servicer.requests[1])["messages"][4:])
+    assert [turn["content"] for turn in turns] == ["Hi", "Hello", "And?"]

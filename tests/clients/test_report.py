@@ -2,12 +2,14 @@
 
 import io
 import json
+import re
 
 import pytest
 from rich.console import Console
 
-from clients import report
+from clients import report, verdict
 from clients.report import LoadTest, Run
+from clients.wire import Speculation, total
 from tests.clients.exports import AT_ONCE, BROKEN_OFF, STREAMED, export_of
 
 
@@ -93,3 +95,39 @@ def test_the_report_says_why_a_run_failed(tmp_path):
 def test_another_folder_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match=f"{tmp_path} is no folder of a load test"):
         shown(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("plain", "spec", "said"),
+    [
+        (76.0, 64.0, "4 users: speculation does not pay, plain decoding is 19% faster (64.0 against 76.0 tokens/s)"),
+        (50.0, 60.0, "4 users: speculation pays, 20% faster than plain decoding (60.0 against 50.0 tokens/s)"),
+        (50.0, 50.5, "4 users: speculation makes no difference (50.5 against 50.0 tokens/s)"),
+    ],
+)
+def test_the_winner_and_the_lead_are_said_in_words(plain, spec, said):
+    assert verdict.measured(4, plain, spec) == said
+
+
+@pytest.mark.parametrize(
+    ("gain", "words"), [(0.8, "does not pay: .* 25% faster"), (1.5, "pays: .* 50% faster"), (1.0, "no difference")]
+)
+def test_without_plain_runs_the_servers_own_prediction_is_said(gain, words):
+    assert re.search(words, verdict.predicted(Speculation(gain=gain, num_draft_tokens=3)))
+
+
+def test_a_server_that_does_not_know_or_did_not_draft_is_not_quoted():
+    assert verdict.predicted(Speculation(num_draft_tokens=3)) == ""
+    assert verdict.predicted(Speculation(gain=1.0)) == ""
+
+
+def test_the_report_says_who_won_at_each_concurrency(tmp_path):
+    folder = folder_of(tmp_path, (run(), export_of(STREAMED, AT_ONCE)), (run("plain"), export_of(STREAMED)))
+    spec, plain = (p.tokens_per_s for p in points_of(folder))
+    assert verdict.measured(2, plain, spec) in " ".join(shown(folder).split())
+
+
+def test_gains_are_summed_over_the_requests_that_have_one():
+    parts = [Speculation(gain=0.5, num_drafts=3), Speculation(gain=1.5, num_drafts=1), Speculation(num_drafts=9)]
+    assert total(parts).gain == pytest.approx(0.75)
+    assert total([Speculation(num_drafts=2)]).gain is None

@@ -4,12 +4,16 @@ import json
 import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+import grpc
 import pytest
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from clients import transport
+from clients.address import host_port
 from clients.wire import NoServerError, ServerError
 from tests.clients.fake_server import LAST, SPECULATION, failure, ids, response, serving, text
 
@@ -161,3 +165,62 @@ def test_what_is_no_json_is_reported_and_not_a_traceback():
         pytest.raises(ServerError, match=r"status 502.*bad gateway"),
     ):
         transport.generate({"text_input": "Hi"}, url)
+
+
+class LiveTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
+    """A gRPC port that says it is alive."""
+
+    def ServerLive(self, request, context):  # noqa: N802
+        return service_pb2.ServerLiveResponse(live=True)
+
+
+@contextmanager
+def http_port(path):
+    """A port that answers one path over HTTP."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(200 if self.path == path else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *args):
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+@pytest.mark.parametrize(("path", "name"), [("/v2/health/live", "HTTP"), ("/metrics", "metrics")])
+@pytest.mark.parametrize("scheme", ["", "http://"])
+def test_another_port_given_to_grpc_is_called_by_its_name(path, name, scheme):
+    with http_port(path) as url:
+        for ask in (transport.require_server, lambda u: list(transport.stream_grpc({"text_input": "Hi"}, u))):
+            with pytest.raises(NoServerError, match=rf"^{url} is the {name} port, gRPC is another \(8001 by default\)"):
+                ask(scheme + url)
+
+
+def test_the_grpc_port_given_to_http_is_called_by_its_name():
+    server = grpc.server(ThreadPoolExecutor(max_workers=2))
+    service_pb2_grpc.add_GRPCInferenceServiceServicer_to_server(LiveTriton(), server)
+    url = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    server.start()
+    try:
+        for ask in (transport.generate, transport.infer, lambda s, u: list(transport.stream_http(s, u))):
+            with pytest.raises(NoServerError, match=rf"^{url} is the gRPC port, HTTP is another \(8000 by default\)"):
+                ask({"text_input": "Hi"}, url)
+    finally:
+        server.stop(grace=0)
+
+
+def test_addresses_are_taken_with_a_scheme_and_refused_without_a_port():
+    assert host_port("http://box:9001/") == host_port("grpc://box:9001") == host_port("box:9001") == "box:9001"
+    with pytest.raises(ValueError, match="speaks no https"):
+        host_port("https://box:9001")
+    with pytest.raises(ValueError, match=r"'box': it has no port, give HOST:PORT"):
+        host_port("box")
