@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +14,15 @@ import matplotlib
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.colors import to_rgb
 
 from python_backend.protocol import Array
 from python_backend.settings import WORKLOADS
 from training.simulate import Acceptance
 
 Comparisons = dict[str, dict[str, list[dict[str, Any]]]]  # title -> run -> one card a seed
+
+SHADES = (0.55, -0.4, 0.75, 0.3, -0.65)  # of a network's variants; neighbours differ
 
 
 def plot_acceptance(results: dict[float, dict[str, dict[str, Acceptance]]], path: Path) -> None:
@@ -37,20 +43,23 @@ def plot_acceptance(results: dict[float, dict[str, dict[str, Acceptance]]], path
         bars.set_xticks(np.arange(len(domains)), domains)
         bars.set_ylim(1, None)
         bars.set_ylabel("mean acceptance length")
-        bars.set_title(f"temperature {temperature:g}", fontsize=9)
+        bars.set_title(f"Mean acceptance length, temperature {temperature:g}", fontsize=9, loc="left")
+        lines.set_title(f"Acceptance by draft position, all texts, temperature {temperature:g}", fontsize=9, loc="left")
         lines.set_xlabel("draft position")
         lines.set_ylabel("accepted, given that earlier drafts are")
         lines.set_ylim(0, 1)
         lines.grid(alpha=0.3)
-        lines.legend(fontsize=8)
-    figure.tight_layout()
+    bars, lines = grid[0]
+    figure.legend(*lines.get_legend_handles_labels(), fontsize=8, ncols=8, loc="lower center")
+    figure.tight_layout(rect=(0, 0.3 / figure.get_figheight(), 1, 1))
     figure.savefig(path, dpi=120)
     plt.close(figure)
 
 
 def plot_experiments(groups: Comparisons, curves: Comparisons, path: Path) -> None:
     """Mean acceptance length of each run by domain, a panel a comparison, and over the rows learned from; the whiskers
-    span the seeds."""
+    span the seeds. A colour is a network, a shade of it a variant, and a run looks the same in every panel."""
+    looks = colours([*groups.values(), *curves.values()])
     count = len(groups) + 1
     figure, grid = plt.subplots(count, 1, figsize=(9, 2.6 * count), squeeze=False)
     panels, last = grid[:-1, 0], grid[-1, 0]
@@ -59,7 +68,7 @@ def plot_experiments(groups: Comparisons, curves: Comparisons, path: Path) -> No
         for i, (run, cards) in enumerate(runs.items()):
             mean, spread = over_seeds(cards, WORKLOADS)
             at = np.arange(len(WORKLOADS)) + (i - (len(runs) - 1) / 2) * width
-            drawn = panel.bar(at, mean, width * 0.95, yerr=spread, capsize=2, label=run)
+            drawn = panel.bar(at, mean, width * 0.95, yerr=spread, capsize=2, label=run, color=looks[run])
             panel.bar_label(drawn, fmt="%.2f", fontsize=7, padding=2)
         panel.set_xticks(np.arange(len(WORKLOADS)), WORKLOADS)
         panel.set_ylim(1, None)
@@ -70,7 +79,8 @@ def plot_experiments(groups: Comparisons, curves: Comparisons, path: Path) -> No
         measured = [over_seeds(cards, ("all",)) for cards in runs.values()]
         rows = [np.mean([c["tokens"] for c in cards]) for cards in runs.values()]
         lengths, spreads = (np.concatenate(parts, -1) for parts in zip(*measured, strict=True))
-        last.errorbar(rows, lengths, yerr=spreads, marker="o", markersize=3, capsize=2, label=title)
+        colour = looks[list(runs)[-1]]
+        last.errorbar(rows, lengths, yerr=spreads, marker="o", markersize=3, capsize=2, label=title, color=colour)
     last.set_xscale("log")
     last.set_xlabel("rows learned from")
     last.set_ylabel("mean acceptance length")
@@ -80,6 +90,26 @@ def plot_experiments(groups: Comparisons, curves: Comparisons, path: Path) -> No
     figure.tight_layout()
     figure.savefig(path, dpi=120)
     plt.close(figure)
+
+
+def colours(comparisons: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, float, float]]:
+    """A colour for each run: the hue of its network, which is the first part of its name, and for a variant one of its
+    shades."""
+    hues: dict[str, Any] = {}
+    chosen: dict[str, tuple[float, float, float]] = {}
+    for runs in comparisons:
+        shades: dict[str, Iterator[float]] = defaultdict(lambda: itertools.cycle(SHADES))
+        for run in runs:
+            network = re.split(r"[-+]", run)[0]
+            red, green, blue = to_rgb(hues.setdefault(network, f"C{len(hues)}"))
+            shade = 0.0 if run == network else next(shades[network])
+            chosen.setdefault(run, (_shaded(red, shade), _shaded(green, shade), _shaded(blue, shade)))
+    return chosen
+
+
+def _shaded(part: float, shade: float) -> float:
+    """Of a colour, towards white where shade is above 0, towards black below."""
+    return part * (1 - abs(shade)) + max(shade, 0.0)
 
 
 def over_seeds(cards: list[dict[str, Any]], domains: Sequence[str]) -> tuple[Array, Array]:
