@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 
-from python_backend.budget.cost_table import CostTable
+from python_backend.budget.costs import StepCosts
 from python_backend.coordinator.cost import NOTHING, Cost
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepReport
@@ -24,9 +24,9 @@ LOSS = 0.97  # below this it costs more than a table can err
 class Gain:
     """Over about the last minute of decoding; on the loop's thread."""
 
-    def __init__(self, table: CostTable | None, metrics: Metrics) -> None:
-        """table: None where nothing is predicted."""
-        self._table, self._metrics = table, metrics
+    def __init__(self, costs: StepCosts | None, metrics: Metrics) -> None:
+        """costs: None where nothing is predicted."""
+        self._costs, self._metrics = costs, metrics
         self._plain_ms = self._spent_ms = 0.0
         self._next_warning = time.monotonic()
 
@@ -35,16 +35,16 @@ class Gain:
         spent = report.draft_ms + report.select_ms + report.verify_ms
         if not report.asked and report.rows == report.batch:
             return Cost(spent, spent)  # plain decoding itself
-        if self._table is None:
+        if self._costs is None:
             return NOTHING
-        usual = self._table.verify_ms(report.batch, report.rows)
+        usual = self._costs.verify_ms(report.batch, report.rows)
         if usual <= 0:
             return NOTHING
-        return Cost(self._table.verify_ms(report.batch, report.batch) * report.verify_ms / usual, spent)
+        return Cost(self._costs.verify_ms(report.batch, report.batch) * report.verify_ms / usual, spent)
 
     def add(self, cost: Cost, tokens: int, batch: int) -> None:
         """tokens: that the pass emitted, for so many sequences."""
-        if self._table is None or not cost.spent_ms:
+        if self._costs is None or not cost.spent_ms:
             return
         if self._spent_ms > WINDOW_MS:
             self._plain_ms, self._spent_ms = self._plain_ms / 2, self._spent_ms / 2

@@ -51,7 +51,7 @@ class DecodeLoop:
         self.scheduler, self.policy = scheduler, policy
         self.metrics, self.step_log, self.costs = metrics, step_log, costs
         self.prefix_block, self.captures = described.prefix_block, described.feature_size > 0
-        self.gain = Gain(calls.table, metrics)
+        self.gain = Gain(costs, metrics)
         self.failed_passes = 0  # since one succeeded
         self.outgoing: list[Response] = []
 

@@ -7,6 +7,7 @@ import logging
 import pytest
 
 from python_backend.budget.cost_table import CostTable
+from python_backend.budget.costs import StepCosts
 from python_backend.coordinator.cost import NOTHING
 from python_backend.coordinator.gain import WINDOW_MS, Gain
 from python_backend.coordinator.metrics import Metrics
@@ -43,7 +44,7 @@ def drafted(verify_ms=20.0, draft_ms=5.0, rows=5):
 
 
 def test_a_pass_that_emits_as_much_as_it_costs_is_worth_it_and_no_more(metrics):
-    gain = Gain(TABLE, metrics)
+    gain = Gain(StepCosts(TABLE, learns=False), metrics)
     cost = gain.cost(drafted())
     assert (cost.plain_ms, cost.spent_ms) == (10.0, 25.0)
     gain.add(cost, tokens=5, batch=1)
@@ -54,19 +55,19 @@ def test_a_pass_that_emits_as_much_as_it_costs_is_worth_it_and_no_more(metrics):
 
 
 def test_a_slow_hour_is_no_loss_of_speculation(metrics):
-    gain = Gain(TABLE, metrics)
+    gain = Gain(StepCosts(TABLE, learns=False), metrics)
     slow = gain.cost(drafted(verify_ms=60.0, draft_ms=15.0))
     assert slow.plain_ms / slow.spent_ms == pytest.approx(10 / 25)
 
 
 def test_plain_passes_gain_nothing_and_lose_nothing(metrics):
-    gain = Gain(TABLE, metrics)
+    gain = Gain(StepCosts(TABLE, learns=False), metrics)
     gain.add(gain.cost(StepReport(batch=2, rows=2, verify_ms=99.0)), tokens=2, batch=2)
     assert told(metrics) == 1.0
 
 
 def test_drafts_that_were_asked_for_and_dropped_are_paid_for(metrics):
-    gain = Gain(TABLE, metrics)
+    gain = Gain(StepCosts(TABLE, learns=False), metrics)
     gain.add(gain.cost(drafted(verify_ms=10.0, rows=1)), tokens=1, batch=1)
     assert told(metrics) == pytest.approx(10 / 15)
 
@@ -80,7 +81,7 @@ def test_without_a_table_nothing_is_said(metrics):
 
 
 def test_a_loss_is_logged_once_and_not_from_a_few_passes(metrics, caplog):
-    gain = Gain(TABLE, metrics)
+    gain = Gain(StepCosts(TABLE, learns=False), metrics)
     passes = int(WINDOW_MS / 25)
     with caplog.at_level(logging.WARNING):
         for _ in range(passes // 3):
@@ -93,7 +94,7 @@ def test_a_loss_is_logged_once_and_not_from_a_few_passes(metrics, caplog):
 
 
 def test_the_gain_forgets_what_was_minutes_ago(metrics):
-    gain = Gain(TABLE, metrics)
+    gain = Gain(StepCosts(TABLE, learns=False), metrics)
     for tokens in (1, 5):
         for _ in range(20 * int(WINDOW_MS / 25)):
             gain.add(gain.cost(drafted()), tokens=tokens, batch=1)
