@@ -50,7 +50,7 @@ class Intake:
             undecided=fields.workload == "auto",
             thinking=fields.thinking,
             stream=fields.stream,
-            echo="" if fields.exclude_input_in_output else prompt_text,
+            echo="" if fields.exclude_input_in_output or fields.stream else prompt_text,
             text=self._stream(fields.stop_words),
             reply=reply,
             deadline=time.monotonic() + (timeout_s or fields.timeout * MICROSECONDS or limits.deadline_s),

@@ -89,7 +89,12 @@ INPUTS = (
     Input("return_log_probs", "BOOL", "false", "`output_log_probs`, `cum_log_probs`"),
     Input("return_perf_metrics", "BOOL", "false", "the four times; `kv_cache_*` stay 0"),
     Input("return_kv_cache_reuse_stats", "BOOL", "false", "older name of `return_perf_metrics`, without the times"),
-    Input("exclude_input_in_output", "BOOL", "true", "false = the prompt precedes the text"),
+    Input(
+        "exclude_input_in_output",
+        "BOOL",
+        "true",
+        "false = the prompt precedes the text, unless it is streamed, as in TensorRT-LLM",
+    ),
     Input("return_num_input_tokens", "BOOL", "true", "accepted; the count always comes"),
     Input("return_num_output_tokens", "BOOL", "true", "accepted; the count always comes"),
     Input("num_draft_tokens", "INT32", "7", "deepest draft; 0 = plain decoding; cut to `coordinator.depth`"),

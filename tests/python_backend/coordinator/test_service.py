@@ -199,3 +199,28 @@ def test_an_unknown_policy_is_named(parts):
     service, *_ = parts
     with pytest.raises(RequestError, match="policy is 'magic': expected one of off, fixed, dcut"):
         service.set_policy("magic")
+
+
+def test_the_prompt_precedes_the_text_where_it_is_asked_for_and_nothing_is_streamed(parts):
+    service, *_ = parts
+    text, prompt = Letters().decode(EXPECTED[:8]), Letters().decode(PROMPT)
+    wanted = {"input_ids": PROMPT, "max_tokens": 8, "end_id": -1, "exclude_input_in_output": False}
+    assert ask(service, **wanted).wait().text == prompt + text
+    assert ask(service, **wanted, stream=True).wait().text == text
+
+
+def test_times_of_a_request_come_where_they_are_asked_for(parts):
+    service, *_ = parts
+    names = [f"{event}_time_ns" for event in ("arrival", "first_scheduled", "first_token", "last_token")]
+    wanted = {"input_ids": PROMPT, "max_tokens": 8, "end_id": -1}
+    (measured,) = ask(service, **wanted, return_perf_metrics=True).wait().chunks
+    times = [int(measured[name][0]) for name in names]
+    assert times == sorted(times)
+    assert times[0] > 0
+    assert not set(names) & ask(service, **wanted).wait().chunks[0].keys()
+
+
+def test_every_response_says_which_prompt_and_answer_it_belongs_to(parts):
+    service, *_ = parts
+    for chunk in ask(service, input_ids=PROMPT, max_tokens=8, end_id=-1, stream=True).wait().chunks:
+        assert (chunk["batch_index"].tolist(), chunk["sequence_index"].tolist()) == ([0], [0])
