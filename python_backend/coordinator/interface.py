@@ -139,7 +139,8 @@ OUTPUTS = (
         "speculation",
         "STRING",
         f"{LAST}: JSON with `mean_acceptance_length`, `num_drafts`, `num_draft_tokens`, `num_kept_tokens`, "
-        "`num_accepted_tokens`, `acceptance_per_position`, `gain` over plain decoding by the cost table (or null), `workload`, `drafter`",
+        "`num_accepted_tokens`, `acceptance_per_position`, `gain` over plain decoding by the cost table (or null), "
+        "`workload`, `drafter`",
         batched=False,
     ),
     Output("acceptance_rate", "FP32", LAST),
