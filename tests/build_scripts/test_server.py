@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 
+import httpx
 import pytest
 import typer
 from typer.testing import CliRunner
@@ -13,6 +14,7 @@ from typer.testing import CliRunner
 from build_scripts import devices, serve, server_log, with_server
 from build_scripts.server import TritonServer, overridden
 from build_scripts.triton_install import PreflightError
+from python_backend.settings import COMPATIBLE_MODELS
 
 
 def test_settings_come_from_the_overrides_and_leave_the_environment_alone(monkeypatch, tmp_path):
@@ -51,6 +53,26 @@ def test_every_drafter_of_the_settings_is_loaded_before_the_coordinator(tmp_path
     command = TritonServer(environment=environment).command()
     assert {"--load-model=target", "--load-model=drafter_a", "--load-model=drafter_b"} <= set(command)
     assert "--load-model=angelspec" not in command
+
+
+@pytest.mark.parametrize(
+    ("setting", "loaded"),
+    [(None, ["ensemble", "tensorrt_llm_bls"]), ('["ensemble"]', ["ensemble"]), ("[]", [])],
+    ids=["default", "one", "none"],
+)
+def test_the_names_of_tensorrt_llms_backend_are_loaded_as_far_as_the_setting_has_them(monkeypatch, setting, loaded):
+    calls = []
+    monkeypatch.setattr(httpx, "post", lambda url, **_: calls.append(url) or httpx.Response(200))
+    variables = {} if setting is None else {"ANGELSPEC_COORDINATOR__COMPATIBLE_MODELS": setting}
+    server = TritonServer(environment=variables)
+    assert not any(f"--load-model={name}" in server.command() for name in COMPATIBLE_MODELS)
+    server.load_compatible()
+    assert calls == [f"http://{server.http_url}/v2/repository/models/{name}/load" for name in loaded]
+
+
+def test_a_repository_without_them_is_served_all_the_same(monkeypatch, tmp_path):
+    monkeypatch.setattr(httpx, "post", lambda url, **_: pytest.fail(f"{url} was loaded"))
+    TritonServer(repository=tmp_path).load_compatible()
 
 
 def test_serve_reports_a_taken_port_in_one_line():
