@@ -67,6 +67,15 @@ def sweep(folder: Path = SHM) -> list[Path]:
     return swept
 
 
+def lives(process: Path) -> bool:
+    """process: its folder in /proc. What only waits to be reaped is dead: in a container nobody may ever do so."""
+    try:
+        state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return False
+    return state not in "ZX"
+
+
 def remove(claim: Path) -> None:
     """All that a claim stands for; the claim itself last. A process that has the server's id by now keeps its folder,
     and the claim stays for another time."""
@@ -76,7 +85,7 @@ def remove(claim: Path) -> None:
             region.unlink(missing_ok=True)
     pid = claim.read_text() if claim.exists() else ""
     if pid.isdecimal():
-        if Path(f"/proc/{pid}").exists():
+        if lives(Path("/proc") / pid):
             return
         shutil.rmtree(link_folder(int(pid)), ignore_errors=True)
     claim.unlink(missing_ok=True)

@@ -282,18 +282,16 @@ class TritonServer:
 
 
 def wait_for_group(group: int) -> None:
-    """Until no process of a group that was killed lives, but not for ever. What only waits to be reaped is dead: in
-    a container nobody may ever do so."""
+    """Until no process of a group that was killed lives, but not for ever."""
     deadline = time.monotonic() + EXIT_S
     while time.monotonic() < deadline and _lives(group):
         time.sleep(POLL_S)
 
 
 def _lives(group: int) -> bool:
-    for stat in Path("/proc").glob("[0-9]*/stat"):
+    for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):  # ended meanwhile
-            state, _, its_group = stat.read_text().rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state not in "ZX":
+            if os.getpgid(int(process.name)) == group and leftovers.lives(process):
                 return True
     return False
 

@@ -136,6 +136,17 @@ def test_a_link_folder_whose_process_id_was_given_anew_stays(tmp_path):
         folder.rmdir()
 
 
+def test_a_server_that_nobody_reaped_is_dead(tmp_path):
+    unreaped = subprocess.Popen(["true"])
+    assert os.waitid(os.P_PID, unreaped.pid, os.WEXITED | os.WNOWAIT)  # ended, and still in /proc
+    claim = Claim.take("angelspec-1-8000-aa-", tmp_path)
+    claim.name_server(unreaped.pid)
+    os.close(claim.held)
+    leftovers.sweep(tmp_path)
+    assert names(tmp_path) == []
+    unreaped.wait()
+
+
 def test_a_claim_cannot_be_taken_twice_and_prefixes_differ(tmp_path):
     Claim.take("angelspec-1-8000-aa-", tmp_path)
     with pytest.raises(FileExistsError):
