@@ -35,7 +35,7 @@ class LogitsError(RuntimeError):
 
 def heat_of(temperature: Array) -> npt.NDArray[np.float32]:
     """[B] temperatures, 0 where argmax is meant."""
-    return np.where(temperature >= GREEDY_BELOW, temperature, np.float32(0)).astype(np.float32)
+    return np.where(temperature >= GREEDY_BELOW, temperature, np.float32(0)).astype(np.float32, copy=False)
 
 
 def check_emitted(slot: Array, next_token: Array) -> None:

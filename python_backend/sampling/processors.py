@@ -14,11 +14,13 @@ from python_backend.sampling.corners import FAR, LARGEST
 Row = npt.NDArray[np.float32]
 Tokens = npt.NDArray[np.int32]
 
+_LARGEST = np.float32(LARGEST)
+
 
 def mend(row: Row, top: int) -> None:
     """Let the largest logit be finite. top: where it is."""
     if row[top] == np.inf:
-        np.minimum(row, np.float32(LARGEST), out=row)
+        np.minimum(row, _LARGEST, out=row)
     elif row[top] == -np.inf:
         row[top] = 0
 
@@ -52,9 +54,8 @@ def ban_words(row: Row, history: Tokens, words: list[Tokens]) -> None:
             row[word[-1]] = -np.inf
 
 
-def cool(row: Row, temperature: np.float32) -> None:
-    """Divide by a temperature of at least `corners.GREEDY_BELOW`."""
-    peak = row.max()
+def cool(row: Row, temperature: np.float32, peak: np.float32) -> None:
+    """Divide by a temperature of at least `corners.GREEDY_BELOW`. peak: the largest logit."""
     if abs(float(peak)) > FAR * float(temperature):
         row -= peak
     row /= temperature
@@ -88,4 +89,5 @@ def keep_top_p(row: Row, top_p: float) -> None:
 
 def _saturated(values: Row, before: Row) -> Row:
     """Finite where they were before."""
-    return np.where(before == -np.inf, before, np.clip(values, -np.float32(LARGEST), np.float32(LARGEST)))
+    values = np.minimum(np.maximum(values, -_LARGEST), _LARGEST)  # cheaper than np.clip for so few
+    return np.where(before == -np.inf, before, values)

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from python_backend.protocol import NO_TOKEN, SamplingColumns, TargetStep, row_starts
 from python_backend.rows import row_owners
 from python_backend.sampling import processors
-from python_backend.sampling.corners import BROKEN, LARGEST, check_emitted, heat_of
+from python_backend.sampling.corners import BROKEN, GREEDY_BELOW, LARGEST, check_emitted, heat_of
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.noise import race
 
@@ -89,20 +89,24 @@ def choose(
 ) -> npt.NDArray[np.int32]:
     """[N] the target's token of each row, `corners.BROKEN` of one with NaN. tokens: [B, max_length], the ids that row's
     position looks back on."""
-    top = logits.argmax(axis=1)  # of a row with NaN, where that is
-    broken = np.isnan(logits[np.arange(len(top)), top])
-    chosen = top.astype(np.int32)
+    chosen = np.empty(len(logits), dtype=np.int32)
     words, heat = banned_words(params), heat_of(params.temperature)
+    processed = needs_processing(params)[rows.sequence]
+    plain = np.flatnonzero(~processed)
+    chosen[plain] = (logits[plain] if processed.any() else logits).argmax(axis=1)  # without a copy where all are
+    chosen[plain[np.isnan(logits[plain, chosen[plain]])]] = BROKEN  # for argmax stops at NaN
+    drawn = processed & (heat > 0)[rows.sequence]
     with np.errstate(over="ignore", invalid="ignore"):  # -inf minus -inf, which penalties put right
-        for r in np.flatnonzero(needs_processing(params)[rows.sequence] & ~broken):
-            i, position = int(rows.sequence[r]), int(rows.position[r])
-            _process(params, i, heat[i], words[i], logits[r], int(top[r]), tokens[i, :position])
-            if not heat[i]:
-                chosen[r] = logits[r].argmax()
-    drawn = (heat > 0)[rows.sequence] & ~broken
+        for r in np.flatnonzero(processed):
+            i, row, peak = int(rows.sequence[r]), logits[r], logits[r].max()
+            if np.isnan(peak):
+                chosen[r], drawn[r] = BROKEN, False
+                continue
+            _process(params, i, heat[i], words[i], row, peak, tokens[i, : rows.position[r]])
+            if not drawn[r]:
+                chosen[r] = row.argmax()
     if drawn.any():
         chosen[drawn] = race(logits[drawn], params.seed[rows.sequence[drawn]], rows.position[drawn])
-    chosen[broken] = BROKEN
     return chosen
 
 
@@ -125,7 +129,7 @@ def decided_rows(step: TargetStep) -> Rows:
 def needs_processing(params: SamplingColumns) -> npt.NDArray[np.bool_]:
     """[B] false for plain argmax: those rows are never copied or scanned."""
     return (
-        (heat_of(params.temperature) > 0)
+        (params.temperature >= GREEDY_BELOW)
         | (params.repetition_penalty != 1)
         | (params.presence_penalty != 0)
         | (params.frequency_penalty != 0)
@@ -140,29 +144,29 @@ def _process(
     heat: np.float32,
     words: list[npt.NDArray[np.int32]],
     row: npt.NDArray[np.float32],
-    top: int,
+    peak: np.float32,
     history: npt.NDArray[np.int32],
 ) -> None:
-    """The processors of one row of sequence i. heat: its temperature. top: the row's likeliest token."""
-    processors.mend(row, top)
-    processors.penalise(
-        row,
-        history,
-        int(params.prompt_length[i]),
-        float(params.repetition_penalty[i]),
-        float(params.presence_penalty[i]),
-        float(params.frequency_penalty[i]),
-    )
+    """The processors of one row of sequence i. heat: its temperature. peak: the row's largest logit, no NaN."""
     early = len(history) - params.prompt_length[i] < params.min_tokens[i]
+    bans, infinite = early or len(words) > 0, not np.isfinite(peak)
+    top = int(row.argmax()) if bans or infinite else 0
+    if infinite:
+        processors.mend(row, top)
+    penalties = tuple(
+        float(values[i]) for values in (params.repetition_penalty, params.presence_penalty, params.frequency_penalty)
+    )
+    penalised = penalties != (1, 0, 0)
+    if penalised:
+        processors.penalise(row, history, int(params.prompt_length[i]), *penalties)
     if early:
         row[_end_ids(params, i)] = -np.inf
-    if words:
+    if bans:
         processors.ban_words(row, history, words)
-    if early or words:
         processors.keep_one(row, top)
     if not heat:
         return
-    processors.cool(row, heat)
+    processors.cool(row, heat, row.max() if infinite or penalised or bans else peak)
     if params.min_p[i] > 0:
         processors.keep_min_p(row, float(params.min_p[i]))
     if params.top_k[i] > 0:
