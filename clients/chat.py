@@ -179,7 +179,7 @@ def main(
         for line in lines(console):
             if not chat.handle(line):
                 break
-        if (speculation := drafted(chat.answers)).gain is not None and speculation.gain < 1:
+        if (speculation := drafted(chat.answers)).gain is not None and speculation.gain < 1 - verdict.EVEN:
             console.print(verdict.predicted(speculation), style="dim", highlight=False)
 
 

@@ -32,11 +32,11 @@ class Gain:
 
     def cost(self, report: StepReport) -> Cost:
         """Of a pass that decoded only. Its report has the times and the rows."""
+        if self._costs is None:
+            return NOTHING
         spent = report.draft_ms + report.select_ms + report.verify_ms
         if not report.asked and report.rows == report.batch:
             return Cost(spent, spent)  # plain decoding itself
-        if self._costs is None:
-            return NOTHING
         usual = self._costs.verify_ms(report.batch, report.rows)
         if usual <= 0:
             return NOTHING
@@ -44,7 +44,7 @@ class Gain:
 
     def add(self, cost: Cost, tokens: int, batch: int) -> None:
         """tokens: that the pass emitted, for so many sequences."""
-        if self._costs is None or not cost.spent_ms:
+        if not cost.spent_ms:
             return
         if self._spent_ms > WINDOW_MS:
             self._plain_ms, self._spent_ms = self._plain_ms / 2, self._spent_ms / 2

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from clients import chat, demo, generate, transport
 from clients.wire import Answer, Chunk, Summary
-from tests.clients.fake_server import LAST, failure, ids, response, serving, text
+from tests.clients.fake_server import LAST, SPECULATION, failure, ids, response, serving, text
 
 
 def hello(request):
@@ -250,3 +250,16 @@ def test_ctrl_c_at_the_prompt_keeps_the_conversation(monkeypatch):
         chat.main(url=url)
     turns = json.loads(inputs_of(servicer.requests[1])["messages"][4:])
     assert [turn["content"] for turn in turns] == ["Hi", "Hello", "And?"]
+
+
+def test_the_chat_says_at_its_end_that_speculation_costs_time(monkeypatch):
+    losing = SPECULATION.replace("{", '{"gain": 0.8, ', 1)
+
+    def script(request):
+        yield response(final=True, text_output=text("x"), output_ids=ids(1), **LAST | {"speculation": text(losing)})
+
+    with serving(script) as (url, _):
+        told = invoke(chat.main, "--url", url, stdin="Hi\n").stdout
+    assert "speculation does not pay: by the server's cost table plain decoding is 25% faster" in " ".join(told.split())
+    with serving(hello) as (url, _):
+        assert "speculation" not in invoke(chat.main, "--url", url, stdin="Hi\n").stdout

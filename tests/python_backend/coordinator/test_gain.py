@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 
 import pytest
@@ -12,6 +13,8 @@ from python_backend.coordinator.cost import NOTHING
 from python_backend.coordinator.gain import WINDOW_MS, Gain
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepReport
+from tests.host import ask, settings_for, start
+from tests.toy import ToyDrafter, ToyTarget
 
 TABLE = CostTable(4, 128, (1, 2), (0.0, 1.0), ((10.0, 20.0), (12.0, 28.0)), {"d": (5.0, 6.0)})
 
@@ -99,3 +102,17 @@ def test_the_gain_forgets_what_was_minutes_ago(metrics):
         for _ in range(20 * int(WINDOW_MS / 25)):
             gain.add(gain.cost(drafted()), tokens=tokens, batch=1)
     assert told(metrics) == pytest.approx(2.0, rel=0.01)
+
+
+@pytest.mark.parametrize(("policy", "known"), [("dcut", True), ("off", False), ("fixed", False)])
+def test_the_last_answer_and_the_endpoint_have_the_gain_where_costs_are_known(tmp_path, policy, known):
+    sections = {"budget": {"policy": policy}, "coordinator": {"allow_control": False}}
+    wanted = settings_for(["drafter_toy"], cache_dir=tmp_path, **sections)
+    service = start(wanted, ToyTarget(), {"drafter_toy": ToyDrafter()})
+    try:
+        answer = ask(service, input_ids=[10, 20, 30], max_tokens=30, end_id=-1).wait()
+    finally:
+        service.shutdown()
+    gain = json.loads(answer.chunks[-1]["speculation"][0])["gain"]
+    assert (gain is not None and gain > 0) == known
+    assert (told(service.metrics) is not None) == known
