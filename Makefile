@@ -24,7 +24,7 @@ ENGINES_PYTHON ?= $(shell python3 -c "import importlib.util as u, sys; sys.exit(
 	&& echo python3 || echo .venv/bin/python)
 ENGINES_SETUP = $(if $(filter .venv%,$(ENGINES_PYTHON)),setup)
 
-.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine test-cuda bench-cuda plan engines train-drafters eval-drafters clean
+.PHONY: help setup demo serve test test-fast lint load-test bench-overhead bench-engine exactness test-cuda bench-cuda plan engines train-drafters eval-drafters clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -62,6 +62,9 @@ bench-overhead: setup ## time outside the engines
 
 bench-engine: setup ## verify passes of each engine, and plain decoding beside other engines
 	@$(RUN) build_scripts.bench_engine $(ARGS)
+
+exactness: setup ## every allowed combination of settings against plain decoding, hours; goes on where it was stopped
+	@$(RUN) build_scripts.check_exactness $(ARGS)
 
 # On a machine with a GPU. CUDA_PYTHON: one that has torch, transformers and pydantic-settings already.
 CUDA_PYTHON ?= .venv/bin/python

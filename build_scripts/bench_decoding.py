@@ -66,7 +66,7 @@ def workers(threads: int, peers: bool) -> dict[str, Worker]:
     folder = checkpoint.embedded_folder(load())
     found = {
         OURS: Worker("target", ("openvino", count), here),
-        "AngelSpec int8-dynamic": Worker("target", ("openvino", count, "int8-dynamic"), here),
+        "AngelSpec int8-dynamic, invariant": Worker("target", ("openvino", count, "int8-dynamic"), here),
     }
     if peers:
         cache = load().cache_dir / "peers"

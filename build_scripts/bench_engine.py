@@ -25,9 +25,9 @@ from python_backend.settings import ROOT, CoordinatorSettings, Settings, TargetS
 PAGE, PLOT = ROOT / "docs" / "performance.md", ROOT / "docs" / "performance.png"
 ENGINES = {
     "PyTorch float32": TargetSettings(engine="torch"),
-    "OpenVINO `exact`": TargetSettings(engine="openvino"),
-    "`exact`, `invariant`": TargetSettings(engine="openvino", invariant=True),
-    "`int8-dynamic`": TargetSettings(engine="openvino", weights="int8-dynamic"),
+    "OpenVINO `exact`": TargetSettings(engine="openvino", quantization="exact"),
+    "`exact`, `invariant`": TargetSettings(engine="openvino", quantization="exact", invariant=True),
+    "`int8-dynamic`, `invariant`": TargetSettings(engine="openvino", quantization="int8-dynamic", invariant=True),
 }
 SHAPES = ((1, 1), (1, 2), (1, 4), (1, 8), (4, 1), (4, 2), (16, 1), (16, 2), (16, 4), (32, 1))  # sequences, rows each
 

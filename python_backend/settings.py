@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -26,7 +26,7 @@ DEFAULT_FILE = ROOT / "angelspec.yaml"
 
 EngineName = Literal["torch", "openvino", "tensorrt_llm", "stock"]
 DrafterEngineName = Literal["auto", "openvino", "torch", "tensorrt"]
-WeightMode = Literal["exact", "int8-dynamic"]
+Quantization = Literal["auto", "exact", "int8-dynamic"]
 PolicyName = Literal["off", "fixed", "dcut"]
 Workload = Literal["chat", "code", "math"]
 WORKLOADS: tuple[Workload, ...] = ("chat", "code", "math")
@@ -47,8 +47,16 @@ class TargetSettings(Section):
     engine_folder: Path | None = Field(None, description="built engine of the checkpoint: tensorrt_llm only")
     stock_model: str = Field("tensorrt_llm", description="NVIDIA's model that verifies: stock only")
     dtype: Literal["float32", "bfloat16"] = Field("float32", description="of weights, arithmetic and KV")
-    weights: WeightMode = Field("exact", description="as stored, or rounded to 8 bits: openvino only, another model")
-    invariant: bool = Field(False, description="logits do not depend on the batch, to the bit: openvino only")
+    quantization: Quantization = Field(
+        "auto",
+        description="exact: as stored, in float32; int8-dynamic: 8-bit products, a slightly different model, openvino "
+        "with invariant only; auto: int8-dynamic with invariant on openvino where the CPU has AVX512-VNNI or AMX-INT8, "
+        "else exact. It was called `weights`",
+    )
+    invariant: bool = Field(
+        False,
+        description="logits do not depend on the batch, to the bit: openvino only; exactness.md says when it matters",
+    )
     device: str = Field("cpu", description="cpu, cuda, cuda:1")
     threads: int = Field(0, ge=0, description="0 = one per core")
     graphs: int = Field(
@@ -62,6 +70,15 @@ class TargetSettings(Section):
     )
     feature_layers: tuple[int, ...] = Field((), description="captured hidden layers; by default what the drafters read")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: Any) -> Any:
+        if isinstance(values, dict) and "weights" in values:
+            raise ValueError(
+                f"target.weights is called target.quantization now: set that to {values['weights']} instead"
+            )
+        return values
+
     @model_validator(mode="after")
     def _engine_has(self) -> Self:
         if self.engine == "openvino" and (self.dtype, self.device) != ("float32", "cpu"):
@@ -69,9 +86,15 @@ class TargetSettings(Section):
                 f"target.engine openvino computes in float32 on the cpu, not in {self.dtype} on {self.device}: "
                 "use target.engine torch"
             )
-        if self.engine != "openvino" and (self.weights, self.invariant) != ("exact", False):
+        if self.engine != "openvino" and (self.quantization == "int8-dynamic" or self.invariant):
             raise ValueError(
-                f"target.weights {self.weights} with target.invariant {self.invariant} needs target.engine openvino"
+                f"target.quantization {self.quantization} with target.invariant {self.invariant} needs target.engine "
+                f"openvino, it is {self.engine}: set target.quantization auto and target.invariant false"
+            )
+        if self.quantization == "int8-dynamic" and not self.invariant:
+            raise ValueError(
+                "target.quantization int8-dynamic with target.invariant false: answers would depend on the other "
+                "requests of the batch; set target.invariant true, or target.quantization auto"
             )
         if self.engine not in ("torch", "tensorrt_llm") and self.hosts_drafters:
             raise ValueError(f"target.hosts_drafters needs target.engine torch or tensorrt_llm, not {self.engine}")

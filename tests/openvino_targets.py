@@ -15,7 +15,9 @@ from tests.checkpoints import Part, make_step
 def load_openvino(folder: Path, slots: int = 8, max_length: int = 256, **target: Any) -> OpenVinoEngine:
     return OpenVinoEngine(
         folder,
-        TargetSettings(engine="openvino", checkpoint=str(folder), **target),
+        TargetSettings.model_validate(
+            {"engine": "openvino", "checkpoint": str(folder), "quantization": "exact", **target}
+        ),
         CoordinatorSettings(max_sequences=slots, max_length=max_length),
     )
 

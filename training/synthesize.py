@@ -138,7 +138,7 @@ def synthesis_settings(slots: int, max_length: int, device: str = "cpu") -> Sett
     served = load()
     common = {"checkpoint": served.target.checkpoint, "device": device}
     target = (
-        TargetSettings(engine="openvino", feature_layers=FEATURE_LAYERS, **common)
+        TargetSettings(engine="openvino", quantization="exact", feature_layers=FEATURE_LAYERS, **common)
         if device == "cpu"
         else TargetSettings(engine="torch", dtype="bfloat16", **common)
     )

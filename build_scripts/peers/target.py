@@ -15,8 +15,9 @@ from python_backend.sampling.params import greedy_columns
 from python_backend.settings import CoordinatorSettings, Settings, TargetSettings
 
 
-def main(engine: str, threads: str, weights: str = "exact") -> None:
-    wanted = {"engine": engine, "weights": weights, "threads": int(threads), "prefix_cache": 0}
+def main(engine: str, threads: str, quantization: str = "exact") -> None:
+    wanted = {"engine": engine, "quantization": quantization, "threads": int(threads), "prefix_cache": 0}
+    wanted["invariant"] = quantization == "int8-dynamic"  # which has no other form
     limits = CoordinatorSettings(max_sequences=worker.SLOTS, max_length=worker.MAX_LENGTH)
     target = build_target(Settings(target=TargetSettings.model_validate(wanted), coordinator=limits))
     description = target.describe()

@@ -18,6 +18,7 @@ from python_backend.engines.openvino_graph import build_graph
 from python_backend.engines.openvino_requests import Requests
 from python_backend.engines.openvino_rows import FREE, INVARIANT, Piece, cut, lay_out, lengths
 from python_backend.engines.openvino_weights import Weights, read_weights
+from python_backend.engines.quantization import in_effect
 from python_backend.engines.self_check import CHECK_ROWS, load_reference, self_check
 from python_backend.engines.slots import Slots, check_fits, committed_rows
 from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
@@ -43,6 +44,7 @@ class OpenVinoEngine:
     """
 
     def __init__(self, folder: Path, target: TargetSettings, coordinator: CoordinatorSettings) -> None:
+        target = in_effect(target)
         self.version = check_release()
         self.config = read_config(folder)
         if self.config.experts:
@@ -54,7 +56,7 @@ class OpenVinoEngine:
         self.slots = Slots(coordinator.max_sequences, coordinator.max_length, self.config.vocabulary_size)
         self.limits = INVARIANT if target.invariant else FREE
         longest = max(self.slots.max_length + self.limits.fewest - 1, CHECK_ROWS)
-        weights = Weights(read_weights(folder, target.weights))
+        weights = Weights(read_weights(folder, target.quantization))
         graph = build_graph(self.config, weights, target.feature_layers, longest, target.invariant)
         compiled = [compile_graph(graph, target) for _ in range(target.graphs)]
         block_size = check_compiled(compiled[0], self.config)
@@ -74,7 +76,7 @@ class OpenVinoEngine:
             role="target",
             engine="openvino",
             engine_version=self.version,
-            dtype=f"{self.target.weights}, invariant" if self.target.invariant else self.target.weights,
+            dtype=f"{self.target.quantization}, invariant" if self.target.invariant else self.target.quantization,
             device="cpu",
             weights_sha256=self.sha256,
             vocabulary_size=self.config.vocabulary_size,
@@ -168,7 +170,7 @@ def compile_graph(graph: ov.Model, target: TargetSettings) -> ov.CompiledModel:
         {
             "INFERENCE_PRECISION_HINT": "f32",
             "KV_CACHE_PRECISION": "f32",  # 8 bits would let rejected drafts change the codes of accepted rows
-            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32 if target.weights == "int8-dynamic" else 0,
+            "DYNAMIC_QUANTIZATION_GROUP_SIZE": 32 if target.quantization == "int8-dynamic" else 0,
             "INFERENCE_NUM_THREADS": target.threads or len(os.sched_getaffinity(0)),
             "NUM_STREAMS": 1,
             "ENABLE_CPU_PINNING": False,  # the coordinator shares the cores

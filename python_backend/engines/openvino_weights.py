@@ -1,8 +1,8 @@
 """Weights as OpenVINO constants. The CPU plugin keeps integer codes packed and expands them inside the matmul.
 
-Two modes. `exact`: what the checkpoint stores, 4-bit codes or floats, in float32 arithmetic. `int8-dynamic`: every
-matrix rounded to 8 bits per output, and activations to 8 bits too where the CPU has VNNI: another model, close to the
-first.
+Two modes of `target.quantization`. `exact`: what the checkpoint stores, 4-bit codes or floats, in float32 arithmetic.
+`int8-dynamic`: every matrix rounded to 8 bits per output, and activations to 8 bits too where the CPU has VNNI: another
+model, close to the first.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from python_backend.engines import quantised
 from python_backend.engines.checkpoint import RECORD, CheckpointError
 from python_backend.engines.decoder import load_weights
 from python_backend.engines.quantised import Blocks, Floats, Weight
-from python_backend.settings import WeightMode
+from python_backend.settings import Quantization
 
 Node = Any  # openvino's Node and Output, which its operators take alike
 
 
-def read_weights(folder: Path, mode: WeightMode) -> dict[str, Weight]:
-    """Every weight of the checkpoint by its Hugging Face name.
+def read_weights(folder: Path, mode: Quantization) -> dict[str, Weight]:
+    """Every weight of the checkpoint by its Hugging Face name. mode: in effect, not `auto`.
 
     Raises CheckpointError where the folder was converted from quantised weights that are not there.
     """

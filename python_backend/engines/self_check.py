@@ -16,7 +16,7 @@ import numpy.typing as npt
 from python_backend.engines.base import EngineError
 from python_backend.protocol import TargetStep, row_starts
 from python_backend.sampling.params import greedy_columns
-from python_backend.settings import CoordinatorSettings, TargetSettings, WeightMode
+from python_backend.settings import CoordinatorSettings, Quantization, TargetSettings
 
 Floats = npt.NDArray[np.float32]
 
@@ -26,7 +26,7 @@ CHECK_ROWS = 64  # of the pass that must give the same bits
 COLUMNS = 64  # vocabulary ids compared, spread evenly
 # Largest difference allowed, as a part of the largest reference logit. Measured on the embedded model: 1e-5 for exact
 # weights, up to 0.15 for 8 bits; weights with rounded zero points, which write repetitive text, are at 1.
-LIMITS: dict[WeightMode, float] = {"exact": 1e-4, "int8-dynamic": 0.3}
+LIMITS: dict[Quantization, float] = {"exact": 1e-4, "int8-dynamic": 0.3}
 
 
 class Reference(NamedTuple):
@@ -55,12 +55,13 @@ def self_check(reference: Reference, target: TargetSettings, forward: Callable[[
     expected = np.array(reference.logits, dtype=np.float32)
     difference = np.abs(computed - expected)
     row, column = np.unravel_index(np.argmax(difference), difference.shape)  # finds NaN first
-    limit = LIMITS[target.weights] * float(np.abs(expected).max())
+    limit = LIMITS[target.quantization] * float(np.abs(expected).max())
     if not difference[row, column] <= limit:
         raise EngineError(
             f"self-check failed: the logit of token {reference.columns[column]} after {row + 1} tokens is "
             f"{computed[row, column]:.6g}, the reference says {expected[row, column]:.6g}, limit of the difference "
-            f"{limit:.2g} with target.weights {target.weights}. Fetch the model again, or use target.engine torch"
+            f"{limit:.2g} with target.quantization {target.quantization}. Fetch the model again, or use target.engine "
+            "torch"
         )
     if target.invariant:
         whole = forward(step_of(np.resize(token_ids, CHECK_ROWS), 0))[: len(token_ids), reference.columns]

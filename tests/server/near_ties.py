@@ -1,4 +1,4 @@
-"""How close two tokens were: recomputed by `transformers`, independent of the engines under test."""
+"""How close two tokens of the served model were."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from build_scripts.exactness.near_ties import gap
 from python_backend.engines.checkpoint import resolve_checkpoint
-from python_backend.sampling.noise import exponentials
-from python_backend.sampling.processors import penalise
 from python_backend.settings import load
+
+__all__ = ["gap", "margin"]
 
 
 @cache
@@ -27,15 +27,3 @@ def margin(request: dict[str, Any], output: list[int], one: int, other: int) -> 
     tokenizer, model = _reference()
     text = tokenizer.apply_chat_template(json.loads(request["messages"]), tokenize=False, add_generation_prompt=True)
     return gap(model, tokenizer.encode(text, add_special_tokens=False), request, output, one, other)
-
-
-@torch.inference_mode()
-def gap(model: Any, prompt: list[int], request: dict[str, Any], output: list[int], one: int, other: int) -> float:
-    """The same by a model of `transformers`, for a prompt of tokens."""
-    ids = np.array([*prompt, *output], dtype=np.int32)
-    scores = model(torch.from_numpy(ids[None].astype(np.int64)).to(model.device)).logits[0, -1].cpu().numpy().copy()
-    penalise(scores, ids, len(prompt), float(request["repetition_penalty"]), 0.0, 0.0)
-    if request["temperature"] > 0:
-        noise = exponentials(int(request["seed"]), len(ids), len(scores))
-        scores = scores / request["temperature"] - np.log(noise)
-    return float(abs(scores[one] - scores[other]))

@@ -112,7 +112,7 @@ def test_a_description_names_engine_and_arithmetic(tiny_llama: Path) -> None:
     plain, other = load_openvino(tiny_llama).describe(), load_engine(tiny_llama).describe()
     assert (plain.engine, plain.dtype) == ("openvino", "exact")
     assert (plain.weights_sha256, plain.vocabulary_size) == (other.weights_sha256, other.vocabulary_size)
-    assert load_openvino(tiny_llama, weights="int8-dynamic", invariant=True).describe().dtype == (
+    assert load_openvino(tiny_llama, quantization="int8-dynamic", invariant=True).describe().dtype == (
         "int8-dynamic, invariant"
     )
 
@@ -144,7 +144,7 @@ def test_a_step_that_breaks_the_contract_is_refused_and_changes_nothing(
     [
         {"engine": "openvino", "dtype": "bfloat16"},
         {"engine": "openvino", "device": "cuda"},
-        {"engine": "torch", "weights": "int8-dynamic"},
+        {"engine": "torch", "quantization": "int8-dynamic", "invariant": True},
         {"engine": "torch", "invariant": True},
     ],
 )

@@ -1,0 +1,1 @@
+"""What `check_exactness` is made of."""
