@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import platform
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,8 @@ class CostTable:
     """Verify time over batch size x fraction of drafts kept, and draft time over batch size.
 
     verify[b][f]: ms of a pass over B = batch_sizes[b] sequences with B + fractions[f] x B x depth rows,
-    non-decreasing along f. draft[name][b]: ms of one full-depth draft call. prompt_row_ms: of one row of prefill.
+    non-decreasing along f. draft[name][b]: ms of one full-depth draft call; first_draft, of a call for one draft, where
+    that is known. prompt_row_ms: of one row of prefill.
     """
 
     depth: int
@@ -31,6 +32,7 @@ class CostTable:
     fractions: tuple[float, ...]
     verify: tuple[tuple[float, ...], ...]
     draft: dict[str, tuple[float, ...]]
+    first_draft: dict[str, tuple[float, ...]] = field(default_factory=dict)
     prompt_row_ms: float = 0.0
 
     def verify_ms(self, batch: int, rows: int) -> float:
@@ -46,9 +48,12 @@ class CostTable:
         share = (batch - sizes[lower]) / (sizes[upper] - sizes[lower])
         return (1 - share) * self._at(lower, batch, rows) + share * self._at(upper, batch, rows)
 
-    def draft_ms(self, drafter: str, batch: int) -> float:
-        """Linear in the batch size; 0 for no sequences."""
-        return float(np.interp(batch, (0, *self.batch_sizes), (0.0, *self.draft[drafter])))
+    def draft_ms(self, drafter: str, batch: int, depth: int) -> float:
+        """Linear in the batch size and in the depth; 0 for no sequences."""
+        full = np.array(self.draft[drafter])
+        first = np.array(self.first_draft.get(drafter, full))
+        curve = first + (full - first) * (depth - 1) / max(self.depth - 1, 1)
+        return float(np.interp(batch, (0, *self.batch_sizes), (0.0, *curve)))
 
     def _at(self, b: int, batch: int, rows: int) -> float:
         fraction = (rows - batch) / max(1, batch * self.depth)
@@ -97,6 +102,7 @@ def load(path: Path) -> CostTable | None:
             fractions=tuple(raw["fractions"]),
             verify=tuple(tuple(curve) for curve in raw["verify"]),
             draft={name: tuple(curve) for name, curve in raw["draft"].items()},
+            first_draft={name: tuple(curve) for name, curve in raw["first_draft"].items()},
             prompt_row_ms=float(raw["prompt_row_ms"]),
         )
     except (OSError, ValueError, KeyError, TypeError):

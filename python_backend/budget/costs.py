@@ -45,9 +45,9 @@ class StepCosts:
         """The table as it stands, to start from the next time."""
         return replace(self.table, prompt_row_ms=self._prompt_row_ms)
 
-    def draft_ms(self, drafter: str, batch: int) -> float:
+    def draft_ms(self, drafter: str, batch: int, depth: int) -> float:
         """A draft call for so many sequences."""
-        return self._pace[drafter] * self.table.draft_ms(drafter, batch)
+        return self._pace[drafter] * self.table.draft_ms(drafter, batch, depth)
 
     def verify_ms(self, batch: int, rows: int, prompt_rows: int = 0) -> float:
         """A verify call. Without decoding sequences, of prompt rows alone."""
@@ -58,9 +58,9 @@ class StepCosts:
         """A whole step but for its draft calls."""
         return self.verify_ms(batch, rows, prompt_rows) + self._other_ms
 
-    def saw_draft(self, drafter: str, batch: int, ms: float) -> None:
+    def saw_draft(self, drafter: str, batch: int, depth: int, ms: float) -> None:
         """Calls are often shorter than those that were profiled: a chain ends early, contexts differ."""
-        if (expected := self.table.draft_ms(drafter, batch)) > 0:
+        if (expected := self.table.draft_ms(drafter, batch, depth)) > 0:
             measured = min(ms / expected, LARGEST_PACE * self._pace[drafter])
             self._pace[drafter] += PACE_RATE * (measured - self._pace[drafter])
 

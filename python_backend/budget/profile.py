@@ -43,6 +43,7 @@ def profile(
     done = 0
     verify: list[tuple[float, ...]] = []
     draft: dict[str, list[float]] = {name: [] for name in drafters}
+    first_draft: dict[str, list[float]] = {name: [] for name in drafters}
     feature_sizes = {name: drafter.describe().feature_size for name, drafter in drafters.items()}
     everything = np.arange(slots, dtype=np.int32)
     try:
@@ -55,9 +56,10 @@ def profile(
                 progress(done := done + 1, total)
             verify.append(monotone(curve))
             for name, drafter in drafters.items():
-                # A step at length 0 starts the slots anew, so repeating it is valid.
-                draft_step = _draft_step(batch, feature_sizes[name], depth, tokens)
-                draft[name].append(_median_ms(partial(drafter.step, draft_step), repeats))
+                for drafts, curve in ((depth, draft[name]), (1, first_draft[name])):
+                    # A step at length 0 starts the slots anew, so repeating it is valid.
+                    draft_step = _draft_step(batch, feature_sizes[name], drafts, tokens)
+                    curve.append(_median_ms(partial(drafter.step, draft_step), repeats))
                 progress(done := done + 1, total)
     finally:
         target.release(everything)
@@ -70,6 +72,7 @@ def profile(
         FRACTIONS,
         tuple(verify),
         {n: tuple(c) for n, c in draft.items()},
+        {n: tuple(np.minimum(c, draft[n]).tolist()) for n, c in first_draft.items()},
         statistics.median(filling) / context_length,
     )
 

@@ -54,9 +54,9 @@ class DraftCalls:
         """limit: [B] drafts that are of use to each. Drafters are asked from the cheapest on, each for those sequences
         for which that is expected to pay; a sequence takes the drafts that are worth most, the first win a tie."""
         self.steps += 1
-        depth = int(limit.max(initial=0))
-        ids = np.full((len(sequences), depth), NO_TOKEN, dtype=np.int32)
-        confidence = np.zeros((len(sequences), depth), dtype=np.float32)
+        full = int(limit.max(initial=0))
+        ids = np.full((len(sequences), full), NO_TOKEN, dtype=np.int32)
+        confidence = np.zeros((len(sequences), full), dtype=np.float32)
         available = np.zeros(len(sequences), dtype=np.int64)
         worth = np.zeros(len(sequences))
         groups: dict[str, list[int]] = defaultdict(list)
@@ -64,9 +64,9 @@ class DraftCalls:
             for name in sequences[i].drafters:
                 groups[name].append(int(i))
         predicted = 0.0
-        for name in sorted(groups, key=lambda name: self.predict_ms(name, len(groups[name]))):
-            members = self._asked(name, sequences, np.array(groups[name]), worth, terms)
-            if not len(members):
+        for name in sorted(groups, key=lambda name: self.predict_ms(name, len(groups[name]), full)):
+            members, depth = self._call(name, sequences, np.array(groups[name]), limit, worth, terms)
+            if not depth:
                 continue
             group = [sequences[i] for i in members]
             start = time.perf_counter()
@@ -76,7 +76,7 @@ class DraftCalls:
             if drafted is None:
                 continue
             members, group = members[answered], [group[i] for i in answered]
-            expected_ms = self.predict_ms(name, len(members))
+            expected_ms = self.predict_ms(name, len(members), depth)
             predicted += expected_ms
             report.draft_engine_ms += float(drafted.engine_ms[0])
             report.asked += len(members)
@@ -84,13 +84,15 @@ class DraftCalls:
             exists = np.minimum(exists, limit[members])
             useful = np.arange(depth) < exists[:, None]
             value = asking.worth(survival(drafted.confidence) * useful, terms.row)
-            for sequence, tokens in zip(group, value.tolist(), strict=True):
-                sequence.worth[name].record(tokens, terms.ms * expected_ms / len(group), terms.longest_pause)
+            share = terms.ms * expected_ms / len(group)
+            for sequence, count, sure in zip(group, exists, drafted.confidence, strict=True):
+                sequence.worth[name].see(sure[:count].tolist())
+                sequence.worth[name].rate(depth, terms.row, share, terms.longest_pause)
             if self.costs:
-                self.costs.saw_draft(name, len(members), took)
+                self.costs.saw_draft(name, len(members), depth, took)
             better = (value > worth[members]) | ((available[members] == 0) & (exists > 0))
             chosen = members[better]
-            ids[chosen], confidence[chosen] = drafted.draft_ids[better], drafted.confidence[better]
+            ids[chosen, :depth], confidence[chosen, :depth] = drafted.draft_ids[better], drafted.confidence[better]
             available[chosen], worth[chosen] = exists[better], value[better]
         return Drafted(ids, confidence, available, predicted)
 
@@ -113,22 +115,32 @@ class DraftCalls:
             sequence.show(name)
         return list(range(len(group))), drafted
 
-    def predict_ms(self, name: str, batch: int) -> float:
+    def predict_ms(self, name: str, batch: int, depth: int) -> float:
         """Time of a call for so many sequences; 0 where nothing is predicted."""
-        return self.costs.draft_ms(name, batch) if self.costs else 0.0
+        return self.costs.draft_ms(name, batch, depth) if self.costs else 0.0
 
-    def _asked(self, name: str, sequences: list[Sequence], members: Array, worth: Array, terms: Terms) -> Array:
-        """Those of the members for whom the drafter is asked in this step. worth: [B] of the drafts that there are."""
+    def _call(
+        self, name: str, sequences: list[Sequence], members: Array, limit: Array, worth: Array, terms: Terms
+    ) -> tuple[Array, int]:
+        """Those of the members for whom the drafter is asked in this step, and how deep. worth: [B] of the drafts that
+        there are."""
 
-        def cost(count: int) -> float:
-            return terms.ms * self.predict_ms(name, count)
+        def cost(count: int, depth: int) -> float:
+            return terms.ms * self.predict_ms(name, count, depth)
 
-        if cost(len(members)) <= asking.NEGLIGIBLE * len(members):
-            return members
+        full = int(limit[members].max())
+        if cost(len(members), full) <= asking.NEGLIGIBLE * len(members):
+            return members, full
         known = [sequences[i].worth[name] for i in members]
-        gain = np.array([w.value for w in known]) - worth[members]
+        useful = np.arange(full) < limit[members][:, None]
+        expected = np.where(useful, [w.expected(full) for w in known], 0.0)
+        call = asking.best_call(asking.gains(expected, terms.row, worth[members]), cost)
         due = np.array([w.due(self.steps) for w in known])
-        return members[due | asking.asked(gain, cost)]
+        depth = max(call.depth, min(asking.TRY, full)) if due.any() else call.depth
+        for w, chosen, has in zip(known, call.members, worth[members] > 0, strict=True):
+            if w.pause == 1 and not chosen and not has:  # it pays no more, in this company
+                w.lose(terms.longest_pause)
+        return members[due | call.members], depth
 
     def release(self, sequences: list[Sequence]) -> None:
         """Free the slots that the drafters hold for them."""

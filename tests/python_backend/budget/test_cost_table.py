@@ -41,8 +41,8 @@ def test_verify_time_is_interpolated(batch, rows, expected):
 
 
 def test_draft_time_is_interpolated():
-    assert TABLE.draft_ms("drafter_toy", 0) == 0
-    assert TABLE.draft_ms("drafter_toy", 5) == pytest.approx((1.5 + 4.0) / 2)
+    assert TABLE.draft_ms("drafter_toy", 0, 4) == 0
+    assert TABLE.draft_ms("drafter_toy", 5, 4) == pytest.approx((1.5 + 4.0) / 2)
 
 
 def test_more_rows_are_never_cheaper():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -155,7 +157,7 @@ def low(step):
 class Timeless(StepCosts):
     """The doubles take no time, which is not to be learned."""
 
-    def saw_draft(self, drafter, batch, ms):
+    def saw_draft(self, drafter, batch, depth, ms):
         pass
 
 
@@ -231,4 +233,13 @@ class TestAsking:
         room = self.room(own, lookup)
         room.costs = StepCosts(self.TABLE)
         self.steps(room, [sequence()], 60)
-        assert room.predict_ms("own", 1) < 5.0
+        assert room.predict_ms("own", 1, 3) < 5.0
+
+    def test_a_drafter_is_asked_as_deep_as_its_drafts_are_good(self):
+        for confidence, depth in (([0.95, 0.95, 0.95], 3), ([0.8, 0.05, 0.05], 1)):
+            own, lookup = Says([1, 2, 3], confidence), Says(*self.NOTHING)
+            room = self.room(own, lookup)
+            room.costs = Timeless(replace(self.TABLE, first_draft={"own": (4.0, 4.0), "lookup": (0.01, 0.01)}))
+            drafted = self.steps(room, [sequence()], 40)[-1]
+            assert int(own.calls[-1].depth[0]) == depth
+            assert drafted.available[0] == depth
