@@ -20,6 +20,10 @@ from python_backend.settings import Settings
 NONE = -1  # an id that switches its setting off
 MICROSECONDS = 1e-6
 
+# What NVIDIA's `tensorrt_llm` model cannot do for us, and the value that does not ask for it: it has no input for the
+# first, takes what each pass adds for the whole output, and gives log probabilities of no draft.
+NOT_STOCK = {"min_p": 0, "presence_penalty": 0, "frequency_penalty": 0, "return_log_probs": False}
+
 
 class Intake:
     """Checks what needs the tokenizer, the settings or the target. Any thread may use it."""
@@ -31,6 +35,8 @@ class Intake:
     def sequence(self, fields: Fields, reply: Reply, request_id: str, timeout_s: float) -> Sequence:
         """What the loop serves. timeout_s: 0 = the settings' deadline. Raises RequestError (INVALID_ARG)."""
         limits = self._settings.coordinator
+        if self._settings.target.engine == "stock":
+            check_stock(fields)
         tokens, prompt_text = self._prompt(fields)
         self._check_ids("end_id", [fields.end_id] if fields.end_id not in (None, NONE) else ())
         self._check_ids("pad_id", [fields.pad_id] if fields.pad_id not in (None, NONE) else ())
@@ -126,3 +132,10 @@ class Intake:
             bad_words=self._bad_words(fields.bad_words),
             return_log_probs=fields.return_log_probs,
         )
+
+
+def check_stock(fields: Fields) -> None:
+    """Raise RequestError naming the first field that a stock engine cannot honour."""
+    for name, off in NOT_STOCK.items():
+        if (value := getattr(fields, name)) != off:
+            raise invalid(f"{name} is {value}: with target.engine stock it has no effect, leave it out")

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
-from python_backend.protocol import Array, TargetResult
+from python_backend.protocol import Array, TargetResult, TargetStep
 from python_backend.sampling.verify import Acceptance
 
 
@@ -33,3 +34,10 @@ def on_host(features: Tensor) -> npt.NDArray[np.float32]:
     """Features as they go over the wire."""
     array: npt.NDArray[np.float32] = features.float().cpu().numpy()
     return array
+
+
+def settle(step: TargetStep, device: torch.device) -> None:
+    """Wait for a step that samples nothing: there is nothing to fetch of it, and without a wait its time would be
+    counted as that of the next one."""
+    if device.type == "cuda" and not step.sample.any():
+        torch.cuda.current_stream(device).synchronize()

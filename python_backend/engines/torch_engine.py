@@ -11,7 +11,7 @@ from torch import Tensor
 from python_backend.engines.base import nothing_held
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
-from python_backend.engines.device_results import result_of, with_features
+from python_backend.engines.device_results import result_of, settle, with_features
 from python_backend.engines.slots import Slots, check_fits, committed_rows, feature_counts
 from python_backend.engines.torch_attention import KvCache, on_device, plan
 from python_backend.engines.torch_network import Decoder, Pass
@@ -84,6 +84,7 @@ class TorchEngine:
         if result.captured:
             rows = on_device(committed_rows(step, counts), self.target.device)
             features = torch.cat([captured[rows] for captured in result.captured], dim=1)
+        settle(step, torch.device(self.target.device))
         return result_of(acceptance, counts, features is not None), features
 
     @torch.inference_mode()

@@ -1,7 +1,7 @@
 """What NVIDIA's own `tensorrt_llm` Triton model is asked for one sequence's verify pass, and what its answer means.
 
-The tensors are those of triton_backend/all_models/inflight_batcher_llm/tensorrt_llm/config.pbtxt in TensorRT-LLM 1.2.1,
-its engine being built with `--speculative_decoding_mode draft_tokens_external`. A request carries all tokens of its
+The tensors are those that `trtllm_engines/contracts/stock_model.json` records of the model's config.pbtxt, its engine
+being built with `--speculative_decoding_mode draft_tokens_external`. A request carries all tokens of its
 sequence: blocks of keys and values that an earlier one left are found again, and only the rest is computed. Its answer
 is the drafts that equal the target's own tokens, up to the first that does not, and one more token of the target.
 """
@@ -82,20 +82,15 @@ def word_list(words: list[Tokens]) -> Array:
 def _sampling(step: TargetStep, i: int, position: int) -> Tensors:
     """Only what is not the model's default. Every call draws with a seed of its own: with one for all, each would begin
     with the same random number."""
-    wanted: dict[str, tuple[Array, float]] = {
-        "repetition_penalty": (step.repetition_penalty, 1),
-        "presence_penalty": (step.presence_penalty, 0),
-        "frequency_penalty": (step.frequency_penalty, 0),
-    }
+    wanted: dict[str, tuple[Array, float]] = {"repetition_penalty": (step.repetition_penalty, 1)}
     if step.temperature[i] == 0:
         tensors = {"runtime_top_k": np.array([[1]], dtype=np.int32)}
     else:
         tensors = {"temperature": step.temperature[i].reshape(1, 1), "seed": _seed(step.seed[i], position)}
-        wanted |= {
-            "runtime_top_k": (step.top_k, 0),
-            "runtime_top_p": (step.top_p, 0),
-            "runtime_min_p": (step.min_p, 0),
-        }
+        tensors["runtime_top_p"] = np.array(
+            [[step.top_p[i] or 1]], dtype=np.float32
+        )  # 0 without top_k means argmax there
+        wanted |= {"runtime_top_k": (step.top_k, 0)}
     return tensors | {n: v[i].reshape(1, 1) for n, (v, usual) in wanted.items() if v[i] != usual}
 
 

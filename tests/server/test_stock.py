@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -34,14 +35,18 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_with_words("llama", tmp_path_factory.mktemp("tiny") / "llama")
 
 
-@pytest.fixture(scope="module")
-def stock_server(tmp_path_factory: pytest.TempPathFactory, checkpoint: Path) -> Iterator[ServerUnderTest]:
+@pytest.fixture(scope="module", params=["false", "true"], ids=["one answer", "decoupled"])
+def stock_server(
+    tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, request: pytest.FixtureRequest
+) -> Iterator[ServerUnderTest]:
     repository = tmp_path_factory.mktemp("repository")
     for folder in REPOSITORY.iterdir():
         (repository / folder.name).symlink_to(folder)
     shutil.copytree(STAND_IN, repository / STAND_IN.name)
     model = repository / STAND_IN.name / "1" / "model.py"
     model.write_text(model.read_text().replace("REPOSITORY_ROOT", str(ROOT)))
+    config = repository / STAND_IN.name / "config.pbtxt"
+    config.write_text(config.read_text().replace("decoupled: false", f"decoupled: {request.param}"))
     environment = {
         "ANGELSPEC_TARGET__ENGINE": "stock",
         "ANGELSPEC_TARGET__CHECKPOINT": str(checkpoint),
@@ -73,6 +78,17 @@ def test_sampled_answers_repeat_with_their_seed_and_differ_without(stock_server:
 
     assert draw(3) == draw(3)
     assert draw(3) != draw(4)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"min_p": 0.1}, {"presence_penalty": 1.0}, {"frequency_penalty": 0.5}, {"return_log_probs": True}]
+)
+def test_what_the_stock_model_cannot_do_is_refused_by_name(
+    stock_server: ServerUnderTest, asked: dict[str, Any]
+) -> None:
+    (name,) = asked
+    with pytest.raises(ServerError, match=rf"{name} is .*target\.engine stock"):
+        ask(stock_server, {"prompt": [7, 8, 9], "temperature": 1.0, **asked})
 
 
 def test_the_stock_models_own_error_reaches_the_client(stock_server: ServerUnderTest) -> None:

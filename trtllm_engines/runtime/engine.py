@@ -12,7 +12,7 @@ from torch import Tensor
 from python_backend.engines.base import EngineError
 from python_backend.engines.blocks import BlockTables
 from python_backend.engines.checkpoint import weights_sha256
-from python_backend.engines.device_results import on_host, result_of, with_features
+from python_backend.engines.device_results import on_host, result_of, settle, with_features
 from python_backend.engines.slots import Slots, committed_rows, feature_counts
 from python_backend.protocol import Array, Description, Open, Opened, ProtocolError, TargetResult, TargetStep
 from python_backend.sampling.device import accept
@@ -117,6 +117,7 @@ class TensorRtTarget:
             features = self._features(committed_rows(step, counts))
             if self.kept and features is not None:
                 self._keep(step, committed, counts, features, self.kept)
+            settle(step, self.device)
         self.blocks.seal(step.slot, self.slots.stored[step.slot], self.slots.history.tokens)
         return result_of(acceptance, counts, features is not None), features
 

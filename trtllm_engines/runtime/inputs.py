@@ -14,6 +14,7 @@ from python_backend.protocol import Array, TargetStep
 from python_backend.rows import row_owners
 from trtllm_engines.runtime.config import EngineConfig
 from trtllm_engines.runtime.contract import Rule, input_rules
+from trtllm_engines.runtime.staging import Staging
 
 ALIGNMENT = 64  # int32 of 256 bytes, which is what TensorRT asks of an address
 CONTEXT_PHASE, NO_KNOB = 0, -1
@@ -50,9 +51,7 @@ class PassInputs:
             if rule.name in PER_PASS:
                 self._start[rule.name] = total
                 total += -(-math.prod(_shape(rule, limits)) // ALIGNMENT) * ALIGNMENT
-        self._host = torch.zeros(total, dtype=torch.int32, pin_memory=device.type == "cuda")
-        self._written = self._host.numpy()
-        self._device = torch.zeros(total, dtype=torch.int32, device=device)
+        self.staging = Staging(total, device)
         self._fixed, self._more = _fixed(config, pool_address, device), more or {}
 
     def fill(self, step: TargetStep, table: Array, wanted: Array) -> dict[str, Tensor]:
@@ -62,10 +61,7 @@ class PassInputs:
         copy is queued on the current stream.
         """
         values = self._values(step, table, wanted)
-        for name, value in values.items():
-            start = self._start[name]
-            self._written[start : start + value.size] = value.reshape(-1)
-        self._device.copy_(self._host, non_blocking=True)
+        self.staging.send({self._start[name]: value for name, value in values.items()})
         counts = {"B": len(step.slot), "R": len(step.token_ids), "N": len(wanted), **self._longest}
         return {rule.name: self._view(rule, counts) for rule in self.rules} | self._more
 
@@ -86,7 +82,7 @@ class PassInputs:
         if name not in self._start:
             fixed = self._fixed[name]
             return fixed if fixed.shape == shape else fixed[: counts["B"]]
-        memory = self._host if rule.memory == "host" else self._device
+        memory = self.staging.host if rule.memory == "host" else self.staging.device
         start = self._start[name]
         return memory[start : start + math.prod(shape)].view(shape)
 

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import numpy as np
 import pytest
+from google.protobuf import text_format
+from tritonclient.grpc import model_config_pb2
+from tritonclient.utils import np_to_triton_dtype
 
 from python_backend.engines.base import EngineError
 from python_backend.protocol import TargetStep
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.params import SamplingParams, columns
-from python_backend.triton_bridge.stock_tensors import new_tokens, verify_of, word_list
+from python_backend.settings import ROOT
+from python_backend.triton_bridge.stock_tensors import OUTPUTS, new_tokens, verify_of, word_list
 from tests.checkpoints import Part, make_step
+
+RECORD: dict[str, Any] = json.loads((ROOT / "trtllm_engines" / "contracts" / "stock_model.json").read_text())
+STAND_IN = ROOT / "tests" / "fakes" / "stock" / "tensorrt_llm"
 
 
 def verify(part: Part, prompt_length: int = 4, before: tuple[int, ...] = (), **params):
@@ -45,7 +55,54 @@ def test_only_what_a_request_changes_is_named() -> None:
     sampled = verify(Part(0, 0, [1]), temperature=0.7, top_p=0.9, seed=5, repetition_penalty=1.2).tensors
     assert set(sampled) - set(greedy) == {"temperature", "runtime_top_p", "seed", "repetition_penalty"}
     assert "runtime_top_k" not in sampled
+    assert sampled["runtime_top_p"].tolist() == [[np.float32(0.9)]]
     assert sampled["seed"].dtype == np.uint64
+
+
+@pytest.mark.parametrize("top_k", [0, 5])
+def test_sampling_from_all_tokens_says_so_since_nothing_means_argmax_there(top_k: int) -> None:
+    sampled = verify(Part(0, 0, [1]), temperature=0.7, top_k=top_k).tensors
+    assert sampled["runtime_top_p"].tolist() == [[1.0]]
+    assert ("runtime_top_k" in sampled) == (top_k > 0)
+
+
+def test_the_stand_in_has_the_tensors_that_are_recorded_of_upstreams_model() -> None:
+    config = text_format.Parse((STAND_IN / "config.pbtxt").read_text(), model_config_pb2.ModelConfig())
+    for kind, tensors in (("inputs", config.input), ("outputs", config.output)):
+        found = {}
+        for tensor in tensors:
+            assert not tensor.HasField("reshape") or (list(tensor.dims), list(tensor.reshape.shape)) == ([1], [])
+            flags = {"scalar"} if tensor.HasField("reshape") else set()
+            if kind == "inputs":
+                flags |= {f for f, on in (("optional", tensor.optional), ("ragged", tensor.allow_ragged_batch)) if on}
+            name = model_config_pb2.DataType.Name(tensor.data_type).removeprefix("TYPE_")
+            found[tensor.name] = [name, list(tensor.dims), sorted(flags)]
+        assert found == {
+            n: [t, dims, [f for f in flags if f != "filled"]] for n, (t, dims, flags) in RECORD[kind].items()
+        }
+
+
+def test_every_tensor_that_is_asked_or_read_is_in_the_record() -> None:
+    asked = verify(
+        Part(0, 5, [1, 2, 3, 4], drafts=3),
+        temperature=0.7,
+        top_k=5,
+        top_p=0.9,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        presence_penalty=1.0,
+        frequency_penalty=1.0,
+        min_tokens=4,
+        end_ids=(8, 9),
+        return_log_probs=True,
+    ).tensors
+    for name, tensor in asked.items():
+        recorded, dims, _ = RECORD["inputs"][name]
+        assert np_to_triton_dtype(tensor.dtype) == recorded, name
+        assert len(tensor.shape) == 1 + len(dims), name
+        assert all(d in (-1, size) for d, size in zip(dims, tensor.shape[1:], strict=True)), name
+    assert {name for name, (_, _, flags) in RECORD["inputs"].items() if "optional" not in flags} <= set(asked)
+    assert set(OUTPUTS) <= set(RECORD["outputs"])
 
 
 def test_every_call_draws_with_a_seed_of_its_own() -> None:

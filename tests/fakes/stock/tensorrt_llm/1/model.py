@@ -1,5 +1,6 @@
 """Stands in for TensorRT-LLM's model: verifies draft tokens with the PyTorch engine, each request from scratch."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from tests.checkpoints import Part, make_step
 
 class TritonPythonModel:
     def initialize(self, args):
+        self.decoupled = pb_utils.using_decoupled_model_transaction_policy(json.loads(args["model_config"]))
         checkpoint = load().target.checkpoint
         self.engine = TorchEngine(
             Path(checkpoint),
@@ -24,7 +26,14 @@ class TritonPythonModel:
         )
 
     def execute(self, requests):
-        return [self.answer({t.name(): t.as_numpy() for t in request.inputs()}) for request in requests]
+        answers = [self.answer({t.name(): t.as_numpy() for t in request.inputs()}) for request in requests]
+        if not self.decoupled:
+            return answers
+        for request, answer in zip(requests, answers, strict=True):
+            sender = request.get_response_sender()
+            sender.send(answer)
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        return None
 
     def answer(self, given):
         length, asked = int(given["input_lengths"][0]), int(given["request_output_len"][0, 0])
@@ -47,11 +56,13 @@ def params_of(given):
     def value(name, default):
         return given[name].reshape(-1)[0].item() if name in given else default
 
-    greedy = value("runtime_top_k", 0) == 1
+    top_k, top_p = value("runtime_top_k", 0), value("runtime_top_p", 0.0)
+    if top_k == 0 and top_p == 0:  # upstream's regularizeTopKTopP: neither is argmax
+        top_k = 1
     return SamplingParams(
-        temperature=0.0 if greedy else value("temperature", 1.0),
-        top_k=value("runtime_top_k", 0),
-        top_p=value("runtime_top_p", 0.0),
+        temperature=0.0 if top_k == 1 else value("temperature", 1.0),
+        top_k=top_k,
+        top_p=top_p,
         repetition_penalty=value("repetition_penalty", 1.0),
         seed=value("seed", 0),
         bad_words=bad_words(given["bad_words_list"][0]) if "bad_words_list" in given else (),
