@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import shlex
+import shutil
 import tempfile
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 import yaml
@@ -15,13 +16,31 @@ from build_scripts.container_install import find_container_install
 from build_scripts.engines import folded
 from build_scripts.serve import foreground
 from build_scripts.server import CONTROL, COORDINATOR, HOST, Report, TritonServer
+from build_scripts.triton_install import PreflightError
 from trtllm_engines import recipe as recipes
 from trtllm_engines.commands import ROOT, Folders
+from trtllm_engines.launch import MPIRUN, with_ranks
 from trtllm_engines.pin import EXAMPLES
 from trtllm_engines.plan import GPUS
 from trtllm_engines.recipe import Precision, Recipe
 from trtllm_engines.serve_settings import settings_of
 from trtllm_engines.validate import EngineError, mismatches, read, serving_sm, show
+
+
+class RankedServer(TritonServer):
+    """A server whose target runs on several GPUs, one process each."""
+
+    def __init__(self, ranks: int, **options: Any) -> None:
+        super().__init__(**options)
+        self.ranks = ranks
+
+    def check(self) -> None:
+        super().check()
+        if self.ranks > 1 and shutil.which(MPIRUN[0]) is None:
+            raise PreflightError(f"{self.ranks} GPUs share the target, and there is no {MPIRUN[0]} here to start them")
+
+    def command(self) -> list[str]:
+        return with_ranks(super().command(), self.ranks)
 
 
 def main(
@@ -38,7 +57,8 @@ def main(
     console = Console()
 
     def server(settings: Path, report: Report = lambda _: None) -> TritonServer:
-        return TritonServer(
+        return RankedServer(
+            recipe.tensor_parallel,
             http_port=http_port,
             grpc_port=grpc_port,
             metrics_port=metrics_port,
@@ -59,7 +79,9 @@ def main(
             _print_start(command, folders, http_port, console)
             return
         if not folders.settings.is_file():
-            raise EngineError(f"'{folders.settings}' is not there: run `make engines TARGET={target}` first")
+            raise EngineError(
+                f"'{folders.settings}' is not there: run `python3 -m build_scripts.engines --target {target}`"
+            )
         config, stamp = read(folders.target, recipe.tensor_parallel)
         if found := mismatches(config, stamp, recipe, chosen, serving_sm()):
             console.print(show(found))

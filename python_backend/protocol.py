@@ -337,6 +337,8 @@ class Description:
     max_depth: int = 0  # drafter: the longest draft
     target_sha256: str = ""  # drafter: the target it was trained for; empty = any
     hosted: bool = False  # drafter: in the target's process, where it finds its features by slot and position
+    hardware: str = ""  # the device that it runs on, where that is not the CPU
+    build: str = ""  # of an engine that is built from its weights: which one
     prefix_block: int = 0  # target: rows that sequences share at a time; 0 = it shares none and is not asked to `open`
 
 

@@ -68,7 +68,11 @@ def steps(recipe: Recipe, precision: Precision, folders: Folders, drafters: bool
 
 
 def _download(recipe: Recipe, folders: Folders) -> Step:
-    arguments = (recipe.checkpoint, "--revision", recipe.revision, "--local-dir", shown(folders.checkpoint))
+    arguments = (
+        *(recipe.checkpoint, "--revision", recipe.revision),
+        *("--local-dir", shown(folders.checkpoint)),
+        *("--exclude", "original/*"),  # Llama's weights once more, as pickles: as much again, and nothing reads them
+    )
     return Step("download", "the checkpoint from the hub", ("hf", "download", *arguments), "hf download", arguments)
 
 
@@ -88,8 +92,12 @@ def _convert(recipe: Recipe, precision: Precision, folders: Folders) -> Step:
 
 def _mark(recipe: Recipe, folders: Folders) -> Step:
     layers = ",".join(map(str, recipe.captured_layers))
-    arguments = ("checkpoint", "--folder", shown(folders.converted), "--layers", layers)
-    return _own("mark", "which hidden states the engine gives out", "mark", arguments)
+    arguments = (
+        *("checkpoint", "--folder", shown(folders.converted)),
+        *("--layers", layers),
+        *("--source", shown(folders.checkpoint)),
+    )
+    return _own("mark", "which hidden states the engine gives out, and what the conversion lost", "mark", arguments)
 
 
 def _build(recipe: Recipe, precision: Precision, folders: Folders) -> Step:
@@ -117,6 +125,8 @@ def _build(recipe: Recipe, precision: Precision, folders: Folders) -> Step:
         *("--max_input_len", str(limits.max_length)),
         *("--max_seq_len", str(limits.max_length)),
         *("--max_num_tokens", str(limits.max_rows)),
+        # What kernels are chosen for; by default as many rows as sequences, which only plain decoding has.
+        *("--opt_num_tokens", str(recipe.verify_rows)),
         *("--max_beam_width", "1"),
         # Makes room for the logits of B (D + 1) rows; acceptance is ours.
         *("--speculative_decoding_mode", "draft_tokens_external"),
@@ -124,6 +134,10 @@ def _build(recipe: Recipe, precision: Precision, folders: Folders) -> Step:
         *("--logits_dtype", "float32"),
         # More would build in processes that cannot find a class loaded from a file.
         *("--workers", "1"),
+        *(
+            "--output_timing_cache",
+            shown(folders.target.parent / "timing.cache"),
+        ),  # else a file where one happens to be
     )
     return Step("build", "the target's engine", ("trtllm-build", *arguments), "trtllm-build", arguments)
 

@@ -68,7 +68,8 @@ def problems(recipe: Recipe, steps: Sequence[Step], folders: Folders, machine: M
     if not release:
         return [
             f"There is no TensorRT-LLM here. Build in the container that ships {TENSORRT_LLM}, on the GPU that serves:"
-            f"\n  {CONTAINER}\nand run the same command there. DRY_RUN=1 prints the steps on any machine."
+            f"\n  {CONTAINER}\nand there, without make, `python3 -m build_scripts.engines --target {recipe.name}`. "
+            "DRY_RUN=1 prints the steps on any machine."
         ]
     found = []
     if release != TENSORRT_LLM:
@@ -79,7 +80,7 @@ def problems(recipe: Recipe, steps: Sequence[Step], folders: Folders, machine: M
     absent = [script for script in scripts if not (ROOT / script).is_file()]
     found += [
         f"'{script}' is not there: `git clone --depth 1 -b v{TENSORRT_LLM} https://github.com/NVIDIA/TensorRT-LLM` and "
-        "pass ARGS=--examples=TensorRT-LLM/examples"
+        "pass --examples TensorRT-LLM/examples"
         for script in absent
     ]
     if not absent:

@@ -29,6 +29,7 @@ class Experts(Part):
     per_token: int = Field(ge=1, description="routed experts that a token passes")
     ffn: int = Field(gt=0, description="width of one expert")
     shared: int = Field(0, ge=0, description="experts that every token passes")
+    normalised: bool = Field(False, description="weights of the chosen sum to one: `norm_topk_prob` of the checkpoint")
     dense_layers: int = Field(0, ge=0, description="first layers, which have a plain network instead")
 
 

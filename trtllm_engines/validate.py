@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.table import Table
 
 from trtllm_engines import recipe as recipes
+from trtllm_engines.mark import RENORMALIZE
 from trtllm_engines.pin import CAPTURED, IMAGE, SM, STAMP, TENSORRT_LLM, TOKENS_PER_BLOCK
 from trtllm_engines.recipe import Precision, Recipe, RecipeError
 
@@ -40,7 +41,7 @@ def mismatches(
     """Everything in which an engine is not what the recipe says. sm: compute capability of the GPU that serves."""
     model, build, sizes, limits = config["pretrained_config"], config["build_config"], recipe.geometry, recipe.limits
     plugins, fp8 = build["plugin_config"], "FP8" if precision == "fp8" else None
-    again = f"make engines TARGET={recipe.name} PRECISION={precision} ARGS=--force"
+    again = f"python3 -m build_scripts.engines --target {recipe.name} --precision {precision} --force"
     image, gpu = f"in {IMAGE}: {again}", f"on this GPU: {again}"
     exact = [
         ("TensorRT-LLM", config.get("version"), TENSORRT_LLM, image),
@@ -59,6 +60,7 @@ def mismatches(
         ("packed rows", plugins["remove_input_padding"], True, again),
         ("paged KV cache", plugins["paged_kv_cache"], True, again),
         ("tokens a block", plugins["tokens_per_block"], TOKENS_PER_BLOCK, again),
+        *((what, is_, wanted, again) for what, is_, wanted in _experts(model, recipe)),
         ("fused residuals", plugins["reduce_fusion"] or plugins["norm_quant_fusion"], False, again),
     ]
     least = [
@@ -70,6 +72,18 @@ def mismatches(
     return [
         *(Mismatch(what, str(is_), str(wanted), remedy) for what, is_, wanted, remedy in exact if is_ != wanted),
         *(Mismatch(what, str(is_), f"{wanted} or more", again) for what, is_, wanted in least if is_ < wanted),
+    ]
+
+
+def _experts(model: dict[str, Any], recipe: Recipe) -> list[tuple[str, Any, Any]]:
+    """What of a mixture of experts is compared: (what, in the engine, in the recipe)."""
+    if not (experts := recipe.geometry.experts):
+        return []
+    moe = model.get("moe") or {}
+    return [
+        ("experts", moe.get("num_experts"), experts.number),
+        ("experts of a token", moe.get("top_k"), experts.per_token),
+        ("experts' weights normalised", moe.get("normalization_mode") == RENORMALIZE, experts.normalised),
     ]
 
 

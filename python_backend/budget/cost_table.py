@@ -14,7 +14,7 @@ import numpy as np
 from python_backend.files import appearing
 from python_backend.protocol import Description
 
-FORMAT = 3
+FORMAT = 4
 
 
 @dataclass(frozen=True)
@@ -70,10 +70,18 @@ def monotone(curve: list[float]) -> tuple[float, ...]:
 
 
 def fingerprint(target: Description, drafters: dict[str, Description], **measured: object) -> dict[str, object]:
-    """All that a table's validity hangs on: hardware, engine, dtype, models and the shape of the measurement."""
+    """All that a table's validity hangs on: hardware, engine, dtype, models and the shape of the measurement.
+
+    The processor is of this machine; what runs an engine on another device is in the engine's own `hardware`.
+    """
     return {
         "format": FORMAT,
-        "machine": {"cpu": _cpu_name(), "cores": os.cpu_count(), "system": platform.platform()},
+        "machine": {
+            "cpu": _cpu_name(),
+            "cores": os.cpu_count(),
+            "usable": len(os.sched_getaffinity(0)),
+            "system": platform.platform(),
+        },
         "target": asdict(target),
         "drafters": {name: asdict(d) for name, d in drafters.items()},
         "measured": measured,

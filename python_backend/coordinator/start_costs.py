@@ -48,6 +48,7 @@ def start_costs(
         depth=wanted.depth,
         context=context,
         repeats=budget.profile_repeats,
+        settings=settings.model_dump(mode="json", include={"target", "drafters"}),
     )
     path = cost_table.table_path(settings.cache_dir / "cost_tables", mark)
     if budget.profile_reuse and (saved := cost_table.load(path)):

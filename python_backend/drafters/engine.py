@@ -17,6 +17,7 @@ from python_backend.drafters.session import Append, Asked, Session
 from python_backend.drafters.torch_session import torch_session
 from python_backend.drafters.weights import load
 from python_backend.engines.checkpoint import weights_sha256
+from python_backend.engines.hardware import hardware_of
 from python_backend.protocol import NO_TOKEN, Array, Description, DrafterResult, DrafterStep, row_starts
 from python_backend.settings import DrafterEngineName
 
@@ -48,6 +49,7 @@ class SessionDrafter:
             engine_version=self.session.engine_version,
             dtype=self.session.dtype,
             device=self.device,
+            hardware=hardware_of(self.device),
             weights_sha256=self.sha256,
             vocabulary_size=self.config.vocabulary_size,
             slots=self.context.slots,

@@ -12,6 +12,7 @@ from python_backend.engines.base import nothing_held
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.decoder import load_weights, read_config
 from python_backend.engines.device_results import result_of, settle, with_features
+from python_backend.engines.hardware import hardware_of
 from python_backend.engines.slots import Slots, check_fits, committed_rows, feature_counts
 from python_backend.engines.torch_attention import KvCache, on_device, plan
 from python_backend.engines.torch_network import Decoder, Pass
@@ -54,6 +55,7 @@ class TorchEngine:
             engine_version=torch.__version__,
             dtype=self.target.dtype,
             device=self.target.device,
+            hardware=hardware_of(self.target.device),
             weights_sha256=self.sha256,
             vocabulary_size=config.vocabulary_size,
             slots=self.slots.count,

@@ -12,10 +12,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import torch
 import triton_python_backend_utils as pb_utils
 
 from python_backend.engines.base import EngineError, nothing_held
 from python_backend.engines.checkpoint import weights_sha256
+from python_backend.engines.hardware import hardware_of
 from python_backend.engines.slots import Slots
 from python_backend.protocol import NO_TOKEN, Array, Description, Open, Opened, TargetResult, TargetStep, Tensors
 from python_backend.settings import CoordinatorSettings, TargetSettings
@@ -43,6 +45,7 @@ class StockTarget:
             engine_version=self.target.stock_model,
             dtype="as built",
             device="as built",
+            hardware=hardware_of("cuda") if torch.cuda.is_available() else "",  # the model's own, where there is one
             weights_sha256=weights_sha256(self.folder) if any(self.folder.glob("*.safetensors")) else "",
             vocabulary_size=self.slots.vocabulary_size,
             slots=self.slots.count,

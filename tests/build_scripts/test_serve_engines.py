@@ -80,7 +80,7 @@ def test_another_gpu_is_not_served(built: Path, started: list[TritonServer], mon
 def test_without_engines_it_says_how_to_get_them(tmp_path: Path, started: list[TritonServer]) -> None:
     result = run(tmp_path)
     assert (result.exit_code, started) == (1, [])
-    assert "run `make engines TARGET=qwen3-8b` first" in result.output
+    assert "run `python3 -m build_scripts.engines --target qwen3-8b`" in result.output
 
 
 def test_without_tritonserver_it_points_to_the_container(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +106,31 @@ def test_a_dry_run_prints_the_commands_without_engines(tmp_path: Path, started: 
     assert f"ANGELSPEC_SETTINGS={tmp_path}/qwen3-8b-bf16/angelspec.yaml" in result.output
     assert "--model-control-mode=explicit" in result.output
     assert "curl -f -X POST localhost:8000/v2/repository/models/angelspec/load" in result.output
+
+
+def test_ranks_are_started_by_mpirun_with_the_server_as_the_first(
+    tmp_path: Path, started: list[TritonServer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = recipes.load("qwen3-8b").model_copy(update={"tensor_parallel": 4})
+    monkeypatch.setattr(serve_engines.recipes, "load", lambda _: shared)
+    result = run(tmp_path, "--dry-run")
+    words = result.output.replace("\\\n", " ").split()
+    begin, split = words.index("mpirun"), words.index(":")
+    assert words[begin : begin + 6] == ["mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", "1"]
+    assert words[begin + 6].endswith("tritonserver")
+    assert "--load-model=target" in words[begin:split]
+    assert words[split + 1 : split + 6] == ["-n", "3", "python3", "-m", "trtllm_engines.runtime.rank"]
+
+
+def test_one_gpu_needs_no_mpirun(tmp_path: Path, started: list[TritonServer]) -> None:
+    assert "mpirun --" not in run(tmp_path, "--dry-run").output
+
+
+def test_several_gpus_without_mpirun_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(TritonServer, "check", lambda _: None)
+    monkeypatch.setattr(serve_engines.shutil, "which", lambda _: None)
+    with pytest.raises(PreflightError, match="4 GPUs share the target, and there is no mpirun here"):
+        serve_engines.RankedServer(4, install=ContainerInstall(Path("tritonserver"))).check()
 
 
 def run(work: Path, *arguments: str):  # type: ignore[no-untyped-def]

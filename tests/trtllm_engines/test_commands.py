@@ -68,11 +68,18 @@ def test_the_engine_is_built_for_what_the_recipe_says() -> None:
         "--max_batch_size": "64",
         "--max_seq_len": "8192",
         "--max_num_tokens": "2048",
+        "--opt_num_tokens": "512",  # a full verify pass; the default, max_batch_size, is plain decoding's
         "--max_draft_len": "7",  # the deepest drafter's
         "--use_paged_context_fmha": "enable",
         "--use_fp8_context_fmha": "disable",
     }
     assert {option: value_of(build, option) for option in wanted} == wanted
+
+
+@pytest.mark.parametrize(("name", "precision"), BUILDS)
+def test_the_copy_of_the_weights_that_nothing_reads_is_not_fetched(name: str, precision: Precision) -> None:
+    (download,) = (step for step in planned(name, precision) if step.name == "download")
+    assert value_of(download, "--exclude") == "original/*"
 
 
 def test_fp8_is_calibrated_and_keeps_its_cache_in_fp8() -> None:

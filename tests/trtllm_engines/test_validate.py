@@ -66,13 +66,30 @@ def test_the_engine_of_the_build_command_fits() -> None:
 def test_each_difference_is_named_with_its_remedy(path: str, value: Any, what: str) -> None:
     (found,) = mismatches(changed(path, value), STAMP, QWEN, "bf16", 90)
     assert (found.what, found.engine) == (what, str(value))
-    assert "make engines TARGET=qwen3-8b PRECISION=bf16 ARGS=--force" in found.remedy
+    assert "python3 -m build_scripts.engines --target qwen3-8b --precision bf16 --force" in found.remedy
 
 
 def test_an_engine_without_captured_layers_is_found_out() -> None:
     config = copy.deepcopy(CONFIG)
     del config["pretrained_config"][pin.CAPTURED]
     assert [found.what for found in mismatches(config, STAMP, QWEN, "bf16", 90)] == ["captured layers"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "what"),
+    [
+        ("normalization_mode", 0, "experts' weights normalised"),  # what the conversion writes by itself
+        ("num_experts", 64, "experts"),
+        ("top_k", 4, "experts of a token"),
+    ],
+)
+def test_a_mixture_of_experts_is_compared(key: str, value: int, what: str) -> None:
+    recipe = recipes.load("qwen3-30b-a3b")
+    moe = {"num_experts": 128, "top_k": 8, "normalization_mode": 1}
+    names = {found.what for found in mismatches(changed("pretrained_config/moe", moe), STAMP, recipe, "bf16", 90)}
+    assert not names & {"experts", "experts of a token", "experts' weights normalised"}
+    wrong = mismatches(changed("pretrained_config/moe", {**moe, key: value}), STAMP, recipe, "bf16", 90)
+    assert {found.what for found in wrong} - names == {what}
 
 
 def test_an_engine_of_another_gpu_is_to_be_rebuilt_on_this_one() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,8 @@ from python_backend.drafters.torch_context import TorchContext
 from python_backend.drafters.weights import target_parts
 from python_backend.engines.base import EngineError
 from python_backend.engines.checkpoint import CheckpointError, weights_sha256
-from python_backend.protocol import DrafterResult, DrafterStep
+from python_backend.engines.hardware import built
+from python_backend.protocol import Description, DrafterResult, DrafterStep
 from trtllm_engines.drafter_folder import DrafterFolder
 from trtllm_engines.pin import CHUNK, LONG_CHUNK
 from trtllm_engines.runtime.drafter_serving import BlockEngines, Graphs, RecurrentEngines
@@ -42,6 +44,10 @@ class EngineDrafter(SessionDrafter):
         with self.on_stream():
             session = self._session(folder, exported, checkpoint, context, device)
         super().__init__(name, context, session, exported.weights_sha256, exported.calibration, device)
+        self.build = built(folder, *sorted(file.name for file in folder.glob("*.engine")))
+
+    def describe(self) -> Description:
+        return replace(super().describe(), build=self.build)
 
     def step(self, step: DrafterStep) -> DrafterResult:
         """Append context, then draft. Raises ProtocolError where the step breaks the contract."""

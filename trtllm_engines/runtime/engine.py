@@ -13,6 +13,7 @@ from python_backend.engines.base import EngineError
 from python_backend.engines.blocks import BlockTables
 from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.device_results import on_host, result_of, settle, with_features
+from python_backend.engines.hardware import built, hardware_of
 from python_backend.engines.slots import Slots, committed_rows, feature_counts
 from python_backend.protocol import Array, Description, Open, Opened, ProtocolError, TargetResult, TargetStep
 from python_backend.sampling.device import accept
@@ -20,7 +21,7 @@ from python_backend.sampling.params import greedy_columns
 from python_backend.sampling.verify import logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
 from trtllm_engines.pin import TENSORRT_LLM, captured_name
-from trtllm_engines.runtime.config import EngineConfig
+from trtllm_engines.runtime.config import CONFIG, EngineConfig
 from trtllm_engines.runtime.kept_features import KeptFeatures
 from trtllm_engines.runtime.passes import Layout, Passes
 from trtllm_engines.runtime.ranks import announce, join_world
@@ -37,10 +38,10 @@ class TensorRtTarget:
         assert target.engine_folder is not None  # the settings see to it
         self.folder, self.target = folder, target
         self.device = torch.device(target.device)
-        built = EngineConfig.read(target.engine_folder)
-        check_fits(built, target, coordinator, self.device)
-        self.config = used(built, coordinator)
-        self.world = join_world(built.tensor_parallel)
+        made = EngineConfig.read(target.engine_folder)
+        check_fits(made, target, coordinator, self.device)
+        self.config = used(made, coordinator)
+        self.world = join_world(made.tensor_parallel)
         self.passes = Passes(target.engine_folder, self.config, target.feature_layers, self.device)
         self.sha256 = weights_sha256(folder)
         self.slots = Slots(coordinator.max_sequences, coordinator.max_length, self.config.vocabulary)
@@ -52,6 +53,7 @@ class TensorRtTarget:
             self.kept = self._allocate_kept()
 
     def describe(self) -> Description:
+        assert self.target.engine_folder is not None
         return Description(
             name=self.folder.name,
             role="target",
@@ -59,6 +61,8 @@ class TensorRtTarget:
             engine_version=TENSORRT_LLM,
             dtype=self.config.dtype,
             device=self.target.device,
+            build=built(self.target.engine_folder, CONFIG, "rank0.engine"),
+            hardware=hardware_of(self.target.device),
             weights_sha256=self.sha256,
             vocabulary_size=self.config.vocabulary,
             slots=self.slots.count,

@@ -1,6 +1,9 @@
 """Tensor parallelism: one process a rank, rank 0 of them in Triton's `target` model. Not run yet, on no machine.
 
-    mpirun -n 1 tritonserver --model-repository=model_repository : -n 3 python3 -m trtllm_engines.runtime.rank
+    mpirun --allow-run-as-root --bind-to none \\
+        -n 1 tritonserver --model-repository=model_repository : -n 3 python3 -m trtllm_engines.runtime.rank
+
+which `build_scripts.serve_engines` runs where a recipe has several GPUs (`trtllm_engines/launch.py`).
 
 All ranks hear of every pass before it starts, with the blocks that rank 0 has chosen for its rows, and run it on their
 part of the weights and of the KV heads; NCCL, inside the engine, joins what they computed. Every rank has the whole
@@ -15,6 +18,7 @@ from typing import Any, Protocol
 
 from python_backend.engines.base import EngineError
 from python_backend.protocol import Array, TargetStep
+from trtllm_engines.launch import with_ranks
 from trtllm_engines.runtime.passes import Layout, Passes
 
 PASS, END = "pass", "end"
@@ -37,8 +41,8 @@ def join_world(ranks: int) -> World | None:
     world: World = importlib.import_module("tensorrt_llm._utils").mpi_comm()
     if world.Get_size() != ranks:
         raise EngineError(
-            f"the engine is cut into {ranks} ranks, MPI runs {world.Get_size()}: start with `mpirun -n 1 tritonserver "
-            f"… : -n {ranks - 1} python3 -m trtllm_engines.runtime.rank`"
+            f"the engine is cut into {ranks} ranks, MPI runs {world.Get_size()}: start with "
+            f"`{' '.join(with_ranks(['tritonserver', '…'], ranks))}`"
         )
     if world.Get_rank() == 0:
         atexit.register(world.bcast, (END,))

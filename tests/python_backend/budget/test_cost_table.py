@@ -11,6 +11,7 @@ from python_backend.budget.cost_table import CostTable, monotone
 from python_backend.budget.policies import build_policy
 from python_backend.budget.profile import profile
 from python_backend.settings import BudgetSettings
+from tests.host import settings_for, start
 from tests.toy import ToyDrafter, ToyTarget
 
 TABLE = CostTable(
@@ -71,6 +72,34 @@ def test_a_saved_table_comes_back_and_another_machine_gets_another_file(tmp_path
     assert cost_table.table_path(tmp_path, other) != path
     path.write_text("{")
     assert cost_table.load(path) is None
+
+
+@pytest.mark.parametrize(
+    "changed", [{"hardware": "NVIDIA H20, 97871 MiB"}, {"build": "rank0.engine 2"}, {"engine": "t"}]
+)
+@pytest.mark.parametrize("whose", ["target", "drafter"])
+def test_another_gpu_or_a_new_build_gets_another_table(tmp_path, whose, changed):
+    target, drafter = ToyTarget().describe(), ToyDrafter().describe()
+    before = dataclasses.replace(target, hardware="NVIDIA H200, 143771 MiB", build="rank0.engine 1")
+    other = dataclasses.replace(drafter, hardware="NVIDIA H200, 143771 MiB", build="rank0.engine 1")
+
+    def path(target, drafter):
+        return cost_table.table_path(tmp_path, cost_table.fingerprint(target, {"d": drafter}, depth=4))
+
+    after = dataclasses.replace(before if whose == "target" else other, **changed)
+    assert path(before, other) != path(*((after, other) if whose == "target" else (before, after)))
+
+
+@pytest.mark.parametrize("change", [{"threads": 1}, {"graphs": 2}])
+def test_settings_that_change_what_a_step_costs_get_another_table(tmp_path, change):
+    """They are in no description of an engine."""
+    marks = []
+    for own in ({}, change):
+        settings = settings_for(["drafter_toy"], cache_dir=tmp_path, budget={"policy": "dcut"})
+        settings = settings.model_copy(update={"target": settings.target.model_copy(update=own)})
+        start(settings, ToyTarget(), {"drafter_toy": ToyDrafter()}).shutdown()
+        marks.append({file.name for file in (tmp_path / "cost_tables").iterdir()})
+    assert len(marks[1] - marks[0]) == 1
 
 
 def test_dcut_without_a_table_is_refused():
