@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
+import typer
 
 from trtllm_engines import recipe as recipes
 from trtllm_engines.pin import IMAGE, TENSORRT_LLM
@@ -37,6 +39,21 @@ def test_what_the_pages_link_to_is_there(page: str) -> None:
     text = (ROOT / "docs" / page).read_text()
     links = [link for link in re.findall(r"\]\(([^)]+)\)", text) if not link.startswith("http")]
     assert [link for link in links if not list((ROOT / "docs").glob(link))] == []
+
+
+def test_every_module_that_the_page_starts_takes_the_options_that_it_names() -> None:
+    """`make` is not in the container, so the page names the programs behind it."""
+    named = re.findall(r"python3? -m ((?:build_scripts|trtllm_engines|clients)[\w.]+)((?:[^`|#\n\\]|\\\n)*)", PAGE)
+    assert {"build_scripts.engines", "build_scripts.serve_engines", "build_scripts.plan"} <= {name for name, _ in named}
+    for name, words in named:
+        app = typer.Typer()
+        app.command()(importlib.import_module(name).main)
+        taken = {
+            option
+            for parameter in typer.main.get_command(app).params
+            for option in (*parameter.opts, *parameter.secondary_opts)
+        }
+        assert set(re.findall(r"--[\w-]+", words)) <= taken, name
 
 
 def test_every_claim_has_one_of_the_three_states() -> None:
