@@ -78,7 +78,11 @@ def test_400_greedy_tokens_are_those_of_the_reference(embedded: Path, reference:
     tokenizer = load_tokenizer(embedded)
     engine = load_openvino(embedded, len(PROMPTS), 512)
     texts = [
-        list(tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True)["input_ids"])
+        list(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": p}], add_generation_prompt=True, return_dict=False
+            )
+        )
         for p in PROMPTS
     ]
     lengths = [len(t) for t in texts]

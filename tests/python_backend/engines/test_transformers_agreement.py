@@ -95,7 +95,11 @@ def test_the_embedded_model_decodes_the_greedy_tokens_of_transformers(
     engine, reference = pair
     tokenizer = load_tokenizer(embedded)
     texts = [
-        list(tokenizer.apply_chat_template([{"role": "user", "content": p}], add_generation_prompt=True)["input_ids"])
+        list(
+            tokenizer.apply_chat_template(
+                [{"role": "user", "content": p}], add_generation_prompt=True, return_dict=False
+            )
+        )
         for p in PROMPTS
     ]
     lengths = [len(text) for text in texts]
