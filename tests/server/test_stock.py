@@ -52,6 +52,7 @@ def stock_server(
         "ANGELSPEC_TARGET__CHECKPOINT": str(checkpoint),
         "ANGELSPEC_DRAFTERS": json.dumps({LOOKUP: {}}),
         "ANGELSPEC_ROUTES": json.dumps(dict.fromkeys(("chat", "code", "math"), LOOKUP)),
+        "ANGELSPEC_COORDINATOR__COMPATIBLE_MODELS": "[]",  # the repository has a model of NVIDIA's own
         "ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "4",
         "ANGELSPEC_COORDINATOR__MAX_LENGTH": "256",
         "ANGELSPEC_COORDINATOR__PREFILL_ROWS": "64",
