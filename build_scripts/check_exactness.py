@@ -22,7 +22,7 @@ from transformers import AutoModelForCausalLM
 from build_scripts.exactness import combinations, near_ties
 from build_scripts.exactness import page as pages
 from build_scripts.exactness.combinations import DFLY, MTP, Run
-from build_scripts.exactness.compare import PASSES, Told, by_arithmetic, fill
+from build_scripts.exactness.compare import PASSES, Told, fill
 from build_scripts.exactness.questions import Question, ask_all, chat_prompts
 from build_scripts.exactness.results import Results, Tokens
 from build_scripts.exactness.running import Subject
@@ -112,8 +112,7 @@ def main(
 
 def _told(bars: Progress, runs: list[Run], results: Results, stop: Any) -> Told:
     done = sum(results.has(run, how.name) for run in runs for how in PASSES)
-    done += sum(results.reference(arithmetic) is not None for arithmetic, _ in by_arithmetic(runs))
-    overall = bars.add_task("passes", total=len(runs) * len(PASSES) + len(list(by_arithmetic(runs))), completed=done)
+    overall = bars.add_task("passes", total=len(runs) * len(PASSES), completed=done)
     answers = bars.add_task("", total=None)
 
     def begin(name: str, count: int) -> None:

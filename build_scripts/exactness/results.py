@@ -63,10 +63,10 @@ class Results:
             stored = {"identity": identity, "references": {}, "passes": {}}
         self._stored = stored
 
-    def reference(self, arithmetic: Arithmetic) -> dict[int, Tokens] | None:
-        """The answers of plain decoding, each alone; None where they were not computed yet."""
-        found = self._stored["references"].get(str(arithmetic))
-        return None if found is None else {int(number): tokens for number, tokens in found.items()}
+    def reference(self, arithmetic: Arithmetic) -> dict[int, Tokens]:
+        """The answers of plain decoding, each alone, as far as they were computed."""
+        found = self._stored["references"].get(str(arithmetic), {})
+        return {int(number): tokens for number, tokens in found.items()}
 
     def add_reference(self, arithmetic: Arithmetic, answers: dict[int, Tokens]) -> None:
         self._stored["references"][str(arithmetic)] = answers

@@ -58,6 +58,10 @@ class Pass(NamedTuple):
     gap_s: float = 0.0  # mean time between two arrivals
     seed: int = 0
 
+    def numbers(self, questions: int) -> list[int]:
+        """Of the questions that it asks, in their own order."""
+        return list(range(self.seed % self.every, questions, self.every))
+
 
 @dataclass(frozen=True)
 class Answered:
@@ -159,11 +163,19 @@ def serving(subject: Subject, run: Run, target: TargetEngine) -> Iterator[Servic
 
 
 def answer(
-    service: Service, run: Run, questions: list[Question], how: Pass, tick: Callable[[], Any] = lambda: None
+    service: Service,
+    run: Run,
+    questions: list[Question],
+    how: Pass,
+    tick: Callable[[], Any] = lambda: None,
+    only: list[int] | None = None,
 ) -> Answered:
-    """Ask as the pass says. tick: called at every answer. Raises RequestError where one is an error."""
+    """Ask as the pass says. tick: called at every answer. only: these instead of the pass's own numbers.
+
+    Raises RequestError where an answer is an error.
+    """
     chance = random.Random(how.seed)
-    numbers = list(range(how.seed % how.every, len(questions), how.every))
+    numbers = list(how.numbers(len(questions)) if only is None else only)
     chance.shuffle(numbers)
     free = threading.Semaphore(how.streams)
 
