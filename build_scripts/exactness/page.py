@@ -40,7 +40,7 @@ def table(results: Results, allowed: dict[Run, list[Combination]]) -> Grid:
     rows = []
     for run in sorted(allowed):
         tally = results.of(run)
-        policy, drafters = (run.policy, run.drafters) if run.drafts else ("off, or", "none")
+        policy, drafters = (run.policy, run.drafters) if run.drafts else ("any, or off", "none, or any")
         ties = len(tally.near_ties(run.arithmetic))
         rows.append(
             [str(run.arithmetic), policy, drafters]
@@ -67,11 +67,6 @@ def autos() -> Iterator[str]:
                 yield f"{_target(combination)}: {combinations.run_of(combination).arithmetic}"
 
 
-def short(results: Results, allowed: dict[Run, list[Combination]]) -> list[str]:
-    """The runs that have fewer than ENOUGH tokens."""
-    return [f"{run} ({tally.compared:,})" for run in sorted(allowed) if (tally := results.of(run)).compared < ENOUGH]
-
-
 def in_all(results: Results, allowed: dict[Run, list[Combination]]) -> tuple[Tally, int, int]:
     """(sum, near-ties, real mismatches)"""
     tallies = {run: results.of(run) for run in allowed}
@@ -85,7 +80,7 @@ def page(results: Results, allowed: dict[Run, list[Combination]], facts: dict[st
     tally, ties, real = in_all(results, allowed)
     name, features = cpu()
     refused = refusals()
-    missing = short(results, allowed)
+    missing = sum(results.of(run).compared < ENOUGH for run in allowed)
     lines = [
         f"# Exactness on {name}",
         "",
@@ -98,7 +93,7 @@ def page(results: Results, allowed: dict[Run, list[Combination]], facts: dict[st
         "",
         HOW,
         table(results, allowed).markdown(),
-        'The rows "off, or / none" stand for policy `off` with any drafters, and for no drafters with any policy:',
+        'The rows "any, or off" stand for no drafters with any policy, and for policy `off` with any drafters:',
         f"nothing is drafted there. They ran with policy `off` and the drafters {ALL}.",
         "",
         "`auto` comes to, as set and as computed:",
@@ -111,9 +106,7 @@ def page(results: Results, allowed: dict[Run, list[Combination]], facts: dict[st
     ]
     if missing:
         lines += [
-            f"Fewer than {ENOUGH:,} tokens so far, `make exactness` goes on:",
-            "",
-            *(f"- {m}" for m in missing),
+            f"{missing} of the {len(allowed)} runs have fewer than {ENOUGH:,} tokens so far; the program goes on.",
             "",
         ]
     return "\n".join(lines)
