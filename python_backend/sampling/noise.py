@@ -22,10 +22,12 @@ BLOCK = 64  # tokens that share a first arrival
 
 _ARRIVAL, _MEMBER = np.full((1, 1), 0, np.uint32), np.full((1, 1), 1, np.uint32)  # third counter word
 _ZERO = np.zeros((1, 1), np.uint32)
+_KINDS = np.stack([_ARRIVAL, _MEMBER])
 
-_MULTIPLIER = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
-_WEYL = (np.uint32(0x9E3779B9), np.uint32(0xBB67AE85))
+_MULTIPLIER = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)
+_WEYL = np.array([0x9E3779B9, 0xBB67AE85], np.uint64)
 _ROUNDS = 10
+_LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 Words = npt.NDArray[np.uint32]
 Floats = npt.NDArray[np.float64]
@@ -33,15 +35,18 @@ Floats = npt.NDArray[np.float64]
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:
     """Philox4x32-10 (Salmon et al., SC 2011). Words of broadcastable shapes in, four words of the joint shape out."""
-    c0, c1, c2, c3 = counter
-    k0, k1 = key
+    # Words 0 and 2 in one array, 1 and 3 in another: for few tokens numpy's calls are what it costs, not its arithmetic.
+    shape = np.broadcast_shapes(*(word.shape for word in (*counter, *key)))
+    even, odd = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
+    even[0], odd[0], even[1], odd[1] = counter
+    multiplier, weyl = (pair.reshape(2, *(1 for _ in shape)) for pair in (_MULTIPLIER, _WEYL))
+    keys = np.stack([word.astype(np.uint64).reshape((1,) * (len(shape) - word.ndim) + word.shape) for word in key])
     for _ in range(_ROUNDS):
-        p0 = _MULTIPLIER[0] * c0.astype(np.uint64)
-        p1 = _MULTIPLIER[1] * c2.astype(np.uint64)
-        c0, c1 = _high(p1) ^ c1 ^ k0, p1.astype(np.uint32)
-        c2, c3 = _high(p0) ^ c3 ^ k1, p0.astype(np.uint32)
-        k0, k1 = k0 + _WEYL[0], k1 + _WEYL[1]
-    return c0, c1, c2, c3
+        product = even * multiplier
+        even = (product >> _HALF)[::-1] ^ odd ^ keys
+        odd = (product & _LOW)[::-1]
+        keys = (keys + weyl) & _LOW
+    return even[0].astype(np.uint32), odd[0].astype(np.uint32), even[1].astype(np.uint32), odd[1].astype(np.uint32)
 
 
 def race(logits: npt.NDArray[np.float32], seed: npt.NDArray[Any], position: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
@@ -77,10 +82,11 @@ def gumbel(seed: npt.NDArray[Any], position: npt.NDArray[Any], tokens: npt.NDArr
 
     seed: [N] uint64. position: [N]. tokens: [N, S].
     """
-    block = tokens // BLOCK
-    arrival, owner = _first_arrivals(seed, position, block, vocabulary)
-    words = np.stack(philox(((tokens // 4).astype(np.uint32), _column(position), _MEMBER, _ZERO), _key(seed)), axis=2)
-    own = np.take_along_axis(words, (tokens % 4)[:, :, None], axis=2)[:, :, 0]
+    block, quad = tokens // BLOCK, tokens // 4
+    counters = np.stack([block, quad]).astype(np.uint32)  # arrivals and members, in one call
+    words = philox((counters, _column(position), _KINDS, _ZERO), _key(seed))
+    arrival, owner = _first_arrival(words[0][0], words[1][0], block, vocabulary)
+    own = np.choose(tokens % 4, [word[1] for word in words])
     return -np.log(np.where(owner == tokens % BLOCK, arrival, arrival + _exponential(own)))
 
 
@@ -99,9 +105,16 @@ def _first_arrivals(
 ) -> tuple[Floats, npt.NDArray[np.int64]]:
     """Time of the first arrival in each block, and which member it is. block: [N or 1, M] indices."""
     words = philox((block.astype(np.uint32), _column(position), _ARRIVAL, _ZERO), _key(seed))
+    return _first_arrival(words[0], words[1], block, vocabulary)
+
+
+def _first_arrival(
+    time: Words, member: Words, block: npt.NDArray[Any], vocabulary: int
+) -> tuple[Floats, npt.NDArray[np.int64]]:
+    """As `_first_arrivals`, from the words of each block."""
     size = np.minimum(vocabulary - block.astype(np.int64) * BLOCK, BLOCK)
-    owner = (words[1].astype(np.uint64) * size.astype(np.uint64)) >> np.uint64(32)
-    return _exponential(words[0]) / size, owner.astype(np.int64)
+    owner = (member.astype(np.uint64) * size.astype(np.uint64)) >> _HALF
+    return _exponential(time) / size, owner.astype(np.int64)
 
 
 def _member_arrivals(
