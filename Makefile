@@ -93,6 +93,7 @@ train-drafters: setup ## the shipped drafters again, from the target and the shi
 	@$(RUN) training.train training/recipes/mtp.yaml $(ARGS)
 	@$(RUN) training.publish dfly drafter_dfly
 	@$(RUN) training.publish mtp drafter_mtp
+	@$(RUN) training.fit_sketch model_repository/drafter_dfly/1 model_repository/drafter_mtp/1
 	@$(RUN) training.eval_drafters --calibrate
 
 eval-drafters: setup ## acceptance of the served drafters on held-out texts, and a plot

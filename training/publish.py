@@ -10,6 +10,7 @@ from rich.console import Console
 
 from python_backend.drafters.calibration import CALIBRATION
 from python_backend.drafters.config import CONFIG, WEIGHTS
+from python_backend.drafters.sketch import SKETCH
 from python_backend.engines.checkpoint import RECORD
 from python_backend.settings import ROOT, load
 
@@ -28,7 +29,7 @@ def main(
         raise typer.BadParameter(f"'{source}' has no {missing[0]}: the run has not ended")
     for name in FILES:
         shutil.copyfile(source / name, target / name)
-    for name in (RECORD, CALIBRATION):  # of the weights that were there before
+    for name in (RECORD, CALIBRATION, SKETCH):  # of the weights that were there before
         (target / name).unlink(missing_ok=True)
     size = sum((target / name).stat().st_size for name in FILES) / 1e6
     Console().print(f"{model}: {size:.1f} MB from {source}", soft_wrap=True)

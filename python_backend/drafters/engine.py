@@ -14,6 +14,7 @@ from python_backend.drafters.context import Context
 from python_backend.drafters.drafting import Drafted, Started, walk
 from python_backend.drafters.pick import Pick, pick_for
 from python_backend.drafters.session import Append, Asked, Session
+from python_backend.drafters.sketch import load_sketch
 from python_backend.drafters.torch_session import torch_session
 from python_backend.drafters.weights import load
 from python_backend.engines.checkpoint import weights_sha256
@@ -128,8 +129,8 @@ class NetworkDrafter(SessionDrafter):
         least_confidence: float = 0.0,
         engine: DrafterEngineName = "auto",
     ) -> None:
-        """folder: the drafter's. checkpoint: the target's. eight_bit: round the weights, for OpenVINO.
-        engine: by default OpenVINO on a CPU, torch elsewhere.
+        """folder: the drafter's. checkpoint: the target's. eight_bit: round the weights, and look for tokens with a
+        sketch of the head where the folder has one; OpenVINO alone. engine: by default OpenVINO on a CPU, else torch.
 
         Raises CheckpointError where the weights are missing or belong to another target, EngineError for another
         release of OpenVINO than the pinned one.
@@ -139,7 +140,8 @@ class NetworkDrafter(SessionDrafter):
         if engine == "openvino" or (engine == "auto" and device == "cpu"):
             from python_backend.drafters.openvino_session import openvino_session  # only where it serves
 
-            session = openvino_session(network, slots, context.room, eight_bit)
+            sketch = load_sketch(folder, network.head) if eight_bit else None
+            session = openvino_session(network, slots, context.room, eight_bit, sketch)
         else:
             session = torch_session(network, slots, context.room, device)
         calibration = Calibration.read(folder)

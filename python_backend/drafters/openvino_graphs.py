@@ -6,12 +6,14 @@ rows are packed, and as many candidates come out as are asked for. Inputs are in
     context   features [R, F], positions [R] -> keys and values [R, kv_heads * head_dim] of each layer
     block     tokens [n] of the anchors, slot_tokens [R] of each slot which of (mask, tokens...), positions [R],
               together [R] int32 ones, order [D * n] the drafts' rows, draft by draft
-              -> scores, index [D * n, S]; where drafts depend on the one before, scores, index [n, S] of the first
-              and waiting [D * n, hidden or Vd]; those also take starts [n], 0 to n - 1
-    follow    waiting [n, hidden or Vd], tokens [n] -> scores, index [n, S]
-    append    features [R, F], tokens [R] that follow them, positions [R], order [n] the rows to draft from
+              -> waiting [D * n, hidden or Vd]; where no draft depends on the one before: scores, index [D * n, S]
+    follow    waiting [n, hidden or Vd], tokens [n] the drafts before -> scores, index [n, S]
+    append    features [R, F], tokens [R] that follow, positions [R], order [n] the rows to draft from
               -> scores, index [n, S], carried [n, hidden]
     step      carried [n, hidden], tokens [n] drafted, positions [n] -> the same
+
+All but `context` and a waiting `block` take `candidates`, S. Of follow, append and step there may be a second graph
+that looks for candidates with a sketch of the head; it takes `looked_at`, how many tokens the head then scores.
 """
 
 from __future__ import annotations
@@ -27,6 +29,7 @@ from torch import Tensor, nn
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.layers import DraftLayer, Norm
 from python_backend.drafters.recurrent import RecurrentDrafter
+from python_backend.drafters.sketch import Sketch
 from python_backend.engines.openvino_attention import PagedInputs, cache_parameters, paged_attention, parameter
 from python_backend.engines.openvino_ops import Node, Rotation, halves, integers, norm, result
 from python_backend.engines.openvino_weights import matrix_node, to_int8
@@ -40,29 +43,56 @@ class KeysValues(NamedTuple):
     values: Node
 
 
-def build_graphs(network: Network, eight_bit: bool) -> dict[str, ov.Model]:
-    """By name. eight_bit: round matrices to 8 bits, one scale an output."""
+class Matrices:
+    """Weights as constants, which all graphs of a drafter share."""
+
+    def __init__(self, eight_bit: bool) -> None:
+        """eight_bit: round to 8 bits, one scale an output."""
+        self.eight_bit = eight_bit
+        self._nodes: dict[tuple[int, torch.Size], tuple[Tensor, Node]] = {}
+
+    def __call__(self, weight: Tensor) -> Node:
+        """[out, in]"""
+        key = weight.data_ptr(), weight.shape
+        if key not in self._nodes:
+            values = _floats(weight)
+            self._nodes[key] = weight, matrix_node([to_int8(values) if self.eight_bit else values])
+        return self._nodes[key][1]
+
+
+def build_graphs(network: Network, eight_bit: bool, sketch: Sketch | None = None) -> dict[str, ov.Model]:
+    """By name; those with a sketch of the head under `sketched` of theirs."""
+    matrix = Matrices(eight_bit)
     if isinstance(network, RecurrentDrafter):
-        return {
-            "append": RecurrentGraph(network, eight_bit).append(),
-            "step": RecurrentGraph(network, eight_bit).step(),
+        made = {
+            "append": RecurrentGraph(network, matrix).append(),
+            "step": RecurrentGraph(network, matrix).step(),
         }
-    made = {
-        "context": BlockGraph(network, eight_bit).context(),
-        "block": BlockGraph(network, eight_bit).block(),
-    }
-    return made if network.parts.head == "none" else made | {"follow": BlockGraph(network, eight_bit).follow()}
+        if sketch is not None:
+            made[sketched("append")] = RecurrentGraph(network, matrix, sketch).append()
+            made[sketched("step")] = RecurrentGraph(network, matrix, sketch).step()
+        return made
+    made = {"context": BlockGraph(network, matrix).context(), "block": BlockGraph(network, matrix).block()}
+    if network.parts.head != "none":
+        made["follow"] = BlockGraph(network, matrix).follow()
+    if network.parts.head == "correction" and sketch is not None:
+        made[sketched("follow")] = BlockGraph(network, matrix, sketch).follow()
+    return made
+
+
+def sketched(graph: str) -> str:
+    return f"{graph} by sketch"
 
 
 class DraftGraph:
     """One graph of a drafter as it is put together: its parameters, and what all of them have in common."""
 
-    def __init__(self, network: Network, eight_bit: bool) -> None:
-        self.config, self.eight_bit = network.config, eight_bit
-        self.embedding = network.embedding
+    def __init__(self, network: Network, matrix: Matrices, sketch: Sketch | None = None) -> None:
+        self.config, self.matrix = network.config, matrix
+        self.embedding, self.head = network.embedding, network.head
+        self.sketch = sketch
         self.cos, self.sin = _floats(network.rotate.cos), _floats(network.rotate.sin)
         self.parameters: list[Node] = []
-        self._nodes: dict[tuple[int, torch.Size], Node] = {}
 
     def input(self, name: str, *shape: int, dtype: type = np.int64) -> Node:
         """-1 is any size."""
@@ -80,14 +110,6 @@ class DraftGraph:
     def rotation(self) -> Rotation:
         """Of the rows' positions, an input."""
         return Rotation(self.cos, self.sin, self.input("positions", -1))
-
-    def matrix(self, weight: Tensor) -> Node:
-        """[out, in]; the same node for the same weight."""
-        key = weight.data_ptr(), weight.shape
-        if key not in self._nodes:
-            values = _floats(weight)
-            self._nodes[key] = matrix_node([to_int8(values) if self.eight_bit else values])
-        return self._nodes[key]
 
     def embed(self, tokens: Node) -> Node:
         return ops.gather(self.matrix(self.embedding), tokens, integers(0))
@@ -142,19 +164,35 @@ class DraftGraph:
         gate, up = halves(both, config.intermediate_size, config.intermediate_size)
         return ops.add(residual, self.linear(ops.multiply(ops.swish(gate), up), layer.down.weight))
 
-    def shortlist(self, logits: Node) -> list[Node]:
+    def best(self, logits: Node) -> list[Node]:
         """Scores and draft indices [rows, S] of the best, S an input."""
-        candidates = self.input("candidates", dtype=np.int64)
-        scores, index = ops.topk(logits, candidates, 1, "max", "value", "i32").outputs()
+        scores, index = ops.topk(logits, self.input("candidates"), 1, "max", "value", "i32").outputs()
         return [result("scores", scores), result("index", index)]
+
+    def drafted(self, hidden: Node) -> list[Node]:
+        """Scores and draft indices [rows, S] of the best by the head. hidden: [rows, hidden]
+
+        With a sketch, it says where to look: the head is then read for as many tokens as another input says.
+        """
+        if self.sketch is None:
+            return self.best(self.linear(hidden, self.head))
+        down, up = self.sketch
+        about = self.linear(self.linear(hidden, down), up)
+        looked = ops.topk(about, self.input("looked_at"), 1, "max", "value", "i32").output(1)
+        rows = ops.gather(self.matrix(self.head), looked, integers(0))  # [rows, looked at, hidden]
+        logits = ops.matmul(rows, ops.unsqueeze(hidden, integers(2)), False, False)
+        scores, place = ops.topk(
+            ops.squeeze(logits, integers(2)), self.input("candidates"), 1, "max", "value", "i32"
+        ).outputs()
+        return [result("scores", scores), result("index", ops.gather_elements(looked, place, 1))]
 
     def model(self, name: str, results: list[Node]) -> ov.Model:
         return ov.Model(results, self.parameters, name)
 
 
 class BlockGraph(DraftGraph):
-    def __init__(self, network: BlockDrafter, eight_bit: bool) -> None:
-        super().__init__(network, eight_bit)
+    def __init__(self, network: BlockDrafter, matrix: Matrices, sketch: Sketch | None = None) -> None:
+        super().__init__(network, matrix, sketch)
         self.network = network
 
     def context(self) -> ov.Model:
@@ -190,42 +228,37 @@ class BlockGraph(DraftGraph):
             x = self.layer(i, layer, x, x, rotate, paged, together)
         x = self.norm(x, network.final_norm)
         waiting = ops.gather(x, order, integers(0))
-        if head != "correction":
-            waiting = self.linear(waiting, network.head)
         if head == "none":
-            return self.model("block", self.shortlist(waiting))
-        starts = self.input("starts", -1)
-        first = self._logits(ops.gather(waiting, starts, integers(0)), anchor, tokens)
-        return self.model("block", [*self.shortlist(first), result("waiting", waiting)])
+            return self.model("block", self.drafted(waiting))
+        if head == "markov":
+            waiting = self.linear(waiting, network.head)
+        return self.model("block", [result("waiting", waiting)])
 
     def follow(self) -> ov.Model:
-        network = self.network
-        width = self.config.hidden_size if network.correction is not None else self.config.draft_vocabulary_size
+        network, correction, markov = self.network, self.network.correction, self.network.markov
+        width = self.config.hidden_size if correction is not None else self.config.draft_vocabulary_size
         waiting, tokens = self.floats("waiting", -1, width), self.input("tokens", -1)
-        previous = self.embed(tokens) if network.correction is not None else None
-        return self.model("follow", self.shortlist(self._logits(waiting, previous, tokens)))
-
-    def _logits(self, waiting: Node, previous: Node, tokens: Node) -> Node:
-        """[n, Vd] once the draft before is known. previous: its embedding."""
-        network = self.network
-        if network.markov is not None:
-            rows, columns = network.markov.rows.weight, network.markov.columns.weight
-            index = network.to_index(torch.arange(self.config.vocabulary_size)).numpy()
-            index = np.where(index < 0, len(rows) - 1, index)  # no search in a sorted table: one of every token
-            term = ops.gather(self.matrix(rows), ops.gather(ops.constant(index), tokens, integers(0)), integers(0))
-            return ops.add(waiting, self.linear(term, columns))
-        correction = network.correction
-        assert correction is not None
-        both = [self.norm(waiting, correction.hidden_norm), self.norm(previous, correction.token_norm)]
-        both = self.linear(ops.concat(both, 1), correction.gate_up.weight)
-        gate, up = halves(both, self.config.hidden_size, self.config.hidden_size)
-        hidden = ops.add(waiting, self.linear(ops.multiply(ops.swish(gate), up), correction.down.weight))
-        return self.linear(hidden, network.head)
+        if correction is not None:
+            token = self.norm(self.embed(tokens), correction.token_norm)
+            both = self.linear(
+                ops.concat([self.norm(waiting, correction.hidden_norm), token], 1), correction.gate_up.weight
+            )
+            gate, up = halves(both, self.config.hidden_size, self.config.hidden_size)
+            change = self.linear(ops.multiply(ops.swish(gate), up), correction.down.weight)
+            return self.model("follow", self.drafted(ops.add(waiting, change)))
+        assert markov is not None
+        index = network.to_index(torch.arange(self.config.vocabulary_size)).numpy()
+        index = np.where(
+            index < 0, len(markov.rows.weight) - 1, index
+        )  # no search in a sorted table: one of every token
+        index = ops.gather(ops.constant(index), tokens, integers(0))
+        rows = ops.gather(self.matrix(markov.rows.weight), index, integers(0))
+        return self.model("follow", self.best(ops.add(waiting, self.linear(rows, markov.columns.weight))))
 
 
 class RecurrentGraph(DraftGraph):
-    def __init__(self, network: RecurrentDrafter, eight_bit: bool) -> None:
-        super().__init__(network, eight_bit)
+    def __init__(self, network: RecurrentDrafter, matrix: Matrices, sketch: Sketch | None = None) -> None:
+        super().__init__(network, matrix, sketch)
         self.network = network
 
     def append(self) -> ov.Model:
@@ -249,7 +282,7 @@ class RecurrentGraph(DraftGraph):
             raw = ops.gather(raw, order, integers(0))
         output = self.norm(raw, network.final_norm)
         return [
-            *self.shortlist(self.linear(output, network.head)),
+            *self.drafted(output),
             result("carried", raw if network.join is None else output),
         ]
 

@@ -14,10 +14,13 @@ from torch import Tensor
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.drafting import Shortlist, Started
-from python_backend.drafters.openvino_graphs import Network, build_graphs
+from python_backend.drafters.openvino_graphs import Network, build_graphs, sketched
 from python_backend.drafters.session import Append, Asked, Session, check_rows
+from python_backend.drafters.sketch import Sketch
 from python_backend.engines.openvino_attention import cache_names, check_compiled, check_release
 from python_backend.protocol import Array, row_starts
+
+LOOKED_AT = 128  # tokens whose rows of the head are read where a sketch finds candidates (docs/drafters.md)
 
 Values = npt.NDArray[Any]
 
@@ -85,13 +88,15 @@ class Compiled:
 class OpenVinoSession:
     engine = "openvino"
 
-    def __init__(self, network: Network, slots: int, rows: int, eight_bit: bool) -> None:
+    def __init__(self, network: Network, slots: int, rows: int, eight_bit: bool, sketch: Sketch | None) -> None:
         """rows: of memory that a slot has. Raises EngineError for another OpenVINO release."""
         self.engine_version = check_release()
         self.dtype = "int8" if eight_bit else "float32"
         self.config = network.config
         threads = len(os.sched_getaffinity(0))
-        self.graphs = {name: Compiled(graph, threads) for name, graph in build_graphs(network, eight_bit).items()}
+        self.graphs = {
+            name: Compiled(graph, threads) for name, graph in build_graphs(network, eight_bit, sketch).items()
+        }
         attending = self.graphs["block" if self.config.is_block else "append"]
         self.context = PagedContext(self.config, slots, rows, check_compiled(attending.compiled, self.config))
         for graph in self.graphs.values():
@@ -102,15 +107,26 @@ class OpenVinoSession:
         """Copied: the graph's next pass overwrites it."""
         return Shortlist(torch.from_numpy(self.draft_ids[outputs["index"]]), torch.from_numpy(outputs["scores"].copy()))
 
-    def candidates(self, asked: int) -> Values:
-        return np.array(min(asked, len(self.draft_ids)), dtype=np.int64)
+    def drafting(self, name: str, candidates: int) -> tuple[Compiled, dict[str, Values]]:
+        """The graph that gives so many candidates, and its inputs that say so.
+
+        Few of them are found by a sketch where there is one; many would not all be among those that it looks at.
+        """
+        most = len(self.draft_ids)
+        sizes = {"candidates": np.array(min(candidates, most), dtype=np.int64)}
+        by_sketch = self.graphs.get(sketched(name))
+        if by_sketch is None or candidates > LOOKED_AT // 2:
+            return self.graphs[name], sizes
+        return by_sketch, sizes | {"looked_at": np.array(min(LOOKED_AT, most), dtype=np.int64)}
 
 
 class OpenVinoBlocks(OpenVinoSession):
     """Context rows become keys and values at once; a block looks at them and at itself."""
 
-    def __init__(self, network: BlockDrafter, slots: int, rows: int, eight_bit: bool) -> None:
-        super().__init__(network, slots, rows, eight_bit)
+    def __init__(
+        self, network: BlockDrafter, slots: int, rows: int, eight_bit: bool, sketch: Sketch | None = None
+    ) -> None:
+        super().__init__(network, slots, rows, eight_bit, sketch)
         self.extra = 0 if network.parts.anchor_first else 1  # slots of a block beyond its drafts
 
     def append(self, new: Append) -> None:
@@ -127,30 +143,25 @@ class OpenVinoBlocks(OpenVinoSession):
         past, anchor = new.end[asked.member].astype(np.int64), asked.anchor.astype(np.int64)
         own = np.zeros((n, slots), dtype=np.int64)
         own[:, 0] = np.arange(1, n + 1)  # the anchor; masks after it
-        block = self.graphs["block"](
-            tokens=anchor,
-            slot_tokens=own.reshape(-1),
-            positions=(past[:, None] + np.arange(slots)).reshape(-1),
-            together=np.ones(n * slots, dtype=np.int32),
-            order=(np.arange(n) * slots + np.arange(self.extra, slots)[:, None]).reshape(-1),
-            candidates=self.candidates(asked.candidates),
+        inputs = {
+            "tokens": anchor,
+            "slot_tokens": own.reshape(-1),
+            "positions": (past[:, None] + np.arange(slots)).reshape(-1),
+            "together": np.ones(n * slots, dtype=np.int32),
+            "order": (np.arange(n) * slots + np.arange(self.extra, slots)[:, None]).reshape(-1),
             **self.context.inputs(new.slot[asked.member], past, np.full(n, slots)),
-            **({"starts": np.arange(n)} if "follow" in self.graphs else {}),
-        )
-        first = self.shortlist(block)
+        }
         if "follow" not in self.graphs:
-            every = Shortlist(*(tensor.view(asked.depth, n, -1) for tensor in first))
+            block, sizes = self.drafting("block", asked.candidates)
+            every = [tensor.view(asked.depth, n, -1) for tensor in self.shortlist(block(**inputs, **sizes))]
             return Started(Shortlist(*(t[0] for t in every)), lambda number, _: Shortlist(*(t[number] for t in every)))
-        waiting = block["waiting"].reshape(asked.depth, n, -1)
+        waiting = self.graphs["block"](**inputs)["waiting"].reshape(asked.depth, n, -1)
+        graph, sizes = self.drafting("follow", asked.candidates)
 
-        def follow(number: int, previous: Tensor) -> Shortlist:
-            return self.shortlist(
-                self.graphs["follow"](
-                    waiting=waiting[number], tokens=previous.numpy(), candidates=self.candidates(asked.candidates)
-                )
-            )
+        def follow(number: int, previous: Values) -> Shortlist:
+            return self.shortlist(graph(waiting=waiting[number], tokens=previous, **sizes))
 
-        return Started(first, follow)
+        return Started(follow(0, anchor), lambda number, previous: follow(number, previous.numpy()))
 
 
 class OpenVinoChains(OpenVinoSession):
@@ -162,15 +173,16 @@ class OpenVinoChains(OpenVinoSession):
     def start(self, new: Append, asked: Asked) -> Started:
         state = self._append(new, asked.member, asked.candidates)
         slot, begin = new.slot[asked.member], new.end[asked.member].astype(np.int64)
+        graph, sizes = self.drafting("step", asked.candidates)
 
         def follow(number: int, previous: Tensor) -> Shortlist:
             nonlocal state
             position = begin + number - 1
-            state = self.graphs["step"](
+            state = graph(
                 carried=state["carried"],
                 tokens=previous.numpy(),
                 positions=position,
-                candidates=self.candidates(asked.candidates),
+                **sizes,
                 **self.context.inputs(slot, position, np.ones_like(position)),
             )
             return self.shortlist(state)
@@ -181,18 +193,19 @@ class OpenVinoChains(OpenVinoSession):
         """Rows of all sequences, and the first draft of some."""
         check_rows(new)
         starts = row_starts(new.count)
-        return self.graphs["append"](
+        graph, sizes = self.drafting("append", candidates)
+        return graph(
             features=np.asarray(new.features, dtype=np.float32),
             tokens=new.following.astype(np.int64),
             positions=np.arange(starts[-1]) + np.repeat(new.past - starts[:-1], new.count),
             order=starts[1:][member] - 1,
-            candidates=self.candidates(candidates),
+            **sizes,
             **self.context.inputs(new.slot, new.past, new.count),
         )
 
 
-def openvino_session(network: Network, slots: int, rows: int, eight_bit: bool) -> Session:
-    """Raises EngineError for another OpenVINO release."""
+def openvino_session(network: Network, slots: int, rows: int, eight_bit: bool, sketch: Sketch | None = None) -> Session:
+    """sketch: of the head, to read less of it. Raises EngineError for another OpenVINO release."""
     if isinstance(network, BlockDrafter):
-        return OpenVinoBlocks(network, slots, rows, eight_bit)
-    return OpenVinoChains(network, slots, rows, eight_bit)
+        return OpenVinoBlocks(network, slots, rows, eight_bit, sketch)
+    return OpenVinoChains(network, slots, rows, eight_bit, sketch)

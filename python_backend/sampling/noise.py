@@ -27,6 +27,7 @@ _KINDS = np.stack([_ARRIVAL, _MEMBER])
 _MULTIPLIER = np.array([0xD2511F53, 0xCD9E8D57], np.uint64)
 _WEYL = np.array([0x9E3779B9, 0xBB67AE85], np.uint64)
 _ROUNDS = 10
+_SCHEDULE = np.arange(_ROUNDS, dtype=np.uint64)[:, None] * _WEYL  # added to the key, round by round
 _LOW, _HALF = np.uint64(0xFFFFFFFF), np.uint64(32)
 
 Words = npt.NDArray[np.uint32]
@@ -35,17 +36,17 @@ Floats = npt.NDArray[np.float64]
 
 def philox(counter: tuple[Words, Words, Words, Words], key: tuple[Words, Words]) -> tuple[Words, ...]:
     """Philox4x32-10 (Salmon et al., SC 2011). Words of broadcastable shapes in, four words of the joint shape out."""
-    # Words 0 and 2 in one array, 1 and 3 in another: for few tokens numpy's calls are what it costs, not its arithmetic.
+    # Words 0 and 2 in one array, 1 and 3 in another: for few tokens numpy's calls are what it costs.
     shape = np.broadcast_shapes(*(word.shape for word in (*counter, *key)))
     even, odd = np.empty((2, *shape), np.uint64), np.empty((2, *shape), np.uint64)
     even[0], odd[0], even[1], odd[1] = counter
-    multiplier, weyl = (pair.reshape(2, *(1 for _ in shape)) for pair in (_MULTIPLIER, _WEYL))
-    keys = np.stack([word.astype(np.uint64).reshape((1,) * (len(shape) - word.ndim) + word.shape) for word in key])
-    for _ in range(_ROUNDS):
+    ones = (1,) * len(shape)
+    multiplier, weyl = _MULTIPLIER.reshape(2, *ones), _SCHEDULE.reshape(_ROUNDS, 2, *ones)
+    words = [word.astype(np.uint64).reshape(ones[word.ndim :] + word.shape) for word in key]
+    for round_key in (np.stack(words) + weyl) & _LOW:
         product = even * multiplier
-        even = (product >> _HALF)[::-1] ^ odd ^ keys
+        even = (product >> _HALF)[::-1] ^ odd ^ round_key
         odd = (product & _LOW)[::-1]
-        keys = (keys + weyl) & _LOW
     return even[0].astype(np.uint32), odd[0].astype(np.uint32), even[1].astype(np.uint32), odd[1].astype(np.uint32)
 
 
