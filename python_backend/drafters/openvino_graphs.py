@@ -51,12 +51,13 @@ class Matrices:
         self.eight_bit = eight_bit
         self._nodes: dict[tuple[int, torch.Size], tuple[Tensor, Node]] = {}
 
-    def __call__(self, weight: Tensor) -> Node:
-        """[out, in]"""
+    def __call__(self, weight: Tensor, raw: bool = False) -> Node:
+        """[out, in]. raw: it reads states without a norm, whose outliers would swamp the scale that a processor with
+        products of 8 bits gives a group of them: such a matrix stays as it is."""
         key = weight.data_ptr(), weight.shape
         if key not in self._nodes:
             values = _floats(weight)
-            self._nodes[key] = weight, matrix_node([to_int8(values) if self.eight_bit else values])
+            self._nodes[key] = weight, matrix_node([to_int8(values) if self.eight_bit and not raw else values])
         return self._nodes[key][1]
 
 
@@ -114,8 +115,8 @@ class DraftGraph:
     def embed(self, tokens: Node) -> Node:
         return ops.gather(self.matrix(self.embedding), tokens, integers(0))
 
-    def linear(self, x: Node, weight: Tensor) -> Node:
-        return ops.matmul(x, self.matrix(weight), False, True)
+    def linear(self, x: Node, weight: Tensor, raw: bool = False) -> Node:
+        return ops.matmul(x, self.matrix(weight, raw), False, True)
 
     def norm(self, x: Node, module: nn.Module) -> Node:
         assert isinstance(module, Norm)
@@ -141,9 +142,11 @@ class DraftGraph:
         residual: Node,
         rotate: Rotation,
         paged: PagedInputs,
-        together: Node | None,
+        together: Node | None = None,
+        kept: Node | None = None,
     ) -> Node:
-        """[R, hidden] of rows x [R, inputs] of attention. together: see `paged_attention`."""
+        """[R, hidden] of rows x [R, inputs] of attention. together: see `paged_attention`. kept: rows that anything
+        looks at afterwards, by default all; the others only leave their keys and values."""
         config, caches = self.config, cache_parameters(number, self.config)
         self.parameters += caches
         if layer.input_norm is not None:
@@ -159,6 +162,8 @@ class DraftGraph:
         keys = ops.reshape(keys, integers(-1, layer.kv_size), False)
         answer = paged_attention(query, keys, values, caches, paged, config, together)
         answer = ops.reshape(answer, integers(-1, layer.query_size), False)
+        if kept is not None:
+            answer, residual = (ops.gather(rows, kept, integers(0)) for rows in (answer, residual))
         residual = ops.add(residual, self.linear(answer, layer.output.weight))
         both = self.linear(self.norm(residual, layer.mlp_norm), layer.gate_up.weight)
         gate, up = halves(both, config.intermediate_size, config.intermediate_size)
@@ -199,7 +204,7 @@ class BlockGraph(DraftGraph):
         network, config = self.network, self.config
         captured = self.scaled(self.floats("features", -1, config.feature_size), network.feature_scale)
         rotate = self.rotation()
-        shared = None if network.basis is None else self.linear(captured, network.basis.weight)
+        shared = None if network.basis is None else self.linear(captured, network.basis.weight, raw=True)
         layers = ops.reshape(captured, integers(-1, len(config.feature_layers), config.hidden_size), False)
         results = []
         for i, layer in enumerate(network.layers):
@@ -225,9 +230,8 @@ class BlockGraph(DraftGraph):
         masked = ops.concat([ops.constant(_floats(network.mask)[None]), anchor], 0)
         x = ops.gather(masked, slot_tokens, integers(0))
         for i, layer in enumerate(network.layers):
-            x = self.layer(i, layer, x, x, rotate, paged, together)
-        x = self.norm(x, network.final_norm)
-        waiting = ops.gather(x, order, integers(0))
+            x = self.layer(i, layer, x, x, rotate, paged, together, order if i + 1 == len(network.layers) else None)
+        waiting = self.norm(x, network.final_norm)
         if head == "none":
             return self.model("block", self.drafted(waiting))
         if head == "markov":
@@ -263,7 +267,7 @@ class RecurrentGraph(DraftGraph):
 
     def append(self) -> ov.Model:
         captured = self.scaled(self.floats("features", -1, self.config.feature_size), self.network.feature_scale)
-        carried = captured if self.network.fuse is None else self.linear(captured, self.network.fuse.weight)
+        carried = captured if self.network.fuse is None else self.linear(captured, self.network.fuse.weight, raw=True)
         return self.model("append", self._run(carried, self.input("order", -1)))
 
     def step(self) -> ov.Model:
@@ -277,9 +281,7 @@ class RecurrentGraph(DraftGraph):
         residual = carried if network.join is None else self.linear(both, network.join.weight)
         x = both if network.join is None else residual
         paged, rotate = self.paged(), self.rotation()
-        raw = self.layer(0, network.layer, x, residual, rotate, paged, None)
-        if order is not None:
-            raw = ops.gather(raw, order, integers(0))
+        raw = self.layer(0, network.layer, x, residual, rotate, paged, kept=order)
         output = self.norm(raw, network.final_norm)
         return [
             *self.drafted(output),
