@@ -24,7 +24,7 @@ ENGINES_PYTHON ?= $(shell python3 -c "import importlib.util as u, sys; sys.exit(
 	&& echo python3 || echo .venv/bin/python)
 ENGINES_SETUP = $(if $(filter .venv%,$(ENGINES_PYTHON)),setup)
 
-.PHONY: help setup demo serve test test-fast test-container lint load-test bench-overhead bench-engine exactness test-cuda bench-cuda plan engines train-drafters eval-drafters clean
+.PHONY: help setup demo serve test test-fast test-container fuzz lint load-test bench-overhead bench-engine exactness test-cuda bench-cuda plan engines train-drafters eval-drafters clean
 .DEFAULT_GOAL := help
 
 help: ## what there is
@@ -51,6 +51,9 @@ test-fast: setup ## the tests that need neither a server nor the embedded model
 
 test-container: setup ## what TensorRT-LLM's container runs, with its release of transformers
 	@$(RUN) build_scripts.test_container $(ARGS)
+
+fuzz: setup ## 10,000 bad requests to a server, and what they did to it (ARGS="--cases 1000 --seed 7")
+	@$(RUN) tests.fuzz $(ARGS)
 
 lint: setup ## ruff and mypy
 	@$(RUN) ruff check

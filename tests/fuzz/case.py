@@ -87,10 +87,11 @@ def _pack(datatype: str, value: Any) -> bytes:
         return struct.pack("<I", len(raw)) + raw
     number = value if isinstance(value, int | float) else len(str(value))
     if datatype.startswith("FP"):
+        code = "<f" if datatype == "FP32" else "<d"
         try:
-            return struct.pack("<f" if datatype == "FP32" else "<d", number)
+            return struct.pack(code, float(number))
         except OverflowError:
-            return struct.pack("<f" if datatype == "FP32" else "<d", float("inf"))
+            return struct.pack(code, float("inf"))
     size = SIZES[datatype]
     whole = int(number) if number == number and abs(number) != float("inf") else 0
     return (whole % 2 ** (8 * size)).to_bytes(size, "little")

@@ -67,8 +67,9 @@ def cases(draw: st.DrawFn, limits: Limits) -> Case:
         inputs.append(draw(tensors(known[name], value, model)))
     leave = draw(st.sampled_from((0, 1, 2))) if rarely(draw, 12) else None
     length = draw(lengths(limits, leaves=leave is not None and route in ("grpc", "unary", "generate_stream")))
-    if not known.keys().isdisjoint(LENGTHS):
-        inputs.append(draw(tensors(known["max_tokens"], [length], model)))
+    inputs.append(draw(tensors(known["max_tokens"], [length], model)))
+    if "max_completion_tokens" in known and rarely(draw, 12):
+        inputs.append(draw(tensors(known["max_completion_tokens"], [draw(st.integers(1, 6))], model)))
     if rarely(draw, 15):
         parameters |= draw(st.dictionaries(st.text(max_size=8) | st.just("max_tokenz"), scalars(), max_size=2))
     if rarely(draw, 15):
