@@ -15,10 +15,8 @@ from rich.table import Table
 from build_scripts.server import TROUBLE, TritonServer
 from tests.fuzz.campaign import Campaign, Tally
 from tests.fuzz.case import ROUTES, Case
-from tests.fuzz.strategies import Limits
 
 VERDICTS = ("answered", "refused by name", "refused by Triton", "deadline", "cancelled", "left", "hurt")
-VOCABULARY = 49152  # of the embedded model
 SHOWN = 2000  # characters of a case on the command line; a longer one goes to a file
 
 
@@ -66,9 +64,7 @@ def main(
     try:
         with console.status("starting a server"):
             server.start()
-        wanted = server.settings.coordinator
-        limits = Limits(wanted.max_length, VOCABULARY)
-        campaign = Campaign(server, limits, wanted.max_sequences, restart)
+        campaign = Campaign(server, restart)
         if case:
             text = Path(case[1:]).read_text() if case.startswith("@") else case
             harm = campaign.one(Case.from_json(text))

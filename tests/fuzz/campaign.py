@@ -19,6 +19,7 @@ from tests.fuzz.send import Sender
 from tests.fuzz.shrink import shrink
 from tests.fuzz.strategies import Limits, draw
 
+VOCABULARY = 49152  # of the embedded model
 AT_ONCE = 8
 GOOD_EVERY = 12  # so many cases to one good request beside them
 SPARE_THREADS = 8
@@ -56,8 +57,10 @@ class Tally:
 class Campaign:
     """restart: brings a dead server back; without it a campaign ends there."""
 
-    def __init__(self, server: Served, limits: Limits, slots: int, restart: Restart | None = None) -> None:
-        self._server, self._limits, self._slots, self._restart = server, limits, slots, restart
+    def __init__(self, server: Served, restart: Restart | None = None) -> None:
+        wanted = server.settings.coordinator
+        self._server, self._slots, self._restart = server, wanted.max_sequences, restart
+        self._limits = Limits(wanted.max_length, VOCABULARY, health.ready_models(server))
         self._ready()
         self.tally = Tally()
 
@@ -84,7 +87,7 @@ class Campaign:
     def _ready(self) -> None:
         """What the server is before the first case: warm, with as many connections as there will be."""
         self._sender = Sender(self._server)
-        self._canary = Canary(self._sender)
+        self._canary = Canary(self._sender, self._limits.models)
         with ThreadPoolExecutor(AT_ONCE) as pool:
             list(pool.map(self._sender.send, self._canary.cases * 4))
         time.sleep(2 * health.POLL_S)

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 ROUTES = ("grpc", "unary", "generate", "generate_stream", "infer")
-SIZES = {"BOOL": 1, "INT32": 4, "INT64": 8, "UINT64": 8, "FP32": 4, "FP64": 8}
+SIZES = {"BOOL": 1, "UINT8": 1, "INT32": 4, "INT64": 8, "UINT64": 8}
+FLOATS = {"FP16": "<e", "FP32": "<f", "FP64": "<d"}  # struct's codes
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,11 @@ def as_bytes(value: Any) -> bytes:
 
 
 def _pack(datatype: str, value: Any) -> bytes:
-    if datatype not in SIZES:
+    if datatype not in SIZES and datatype not in FLOATS:
         raw = as_bytes(value)
         return struct.pack("<I", len(raw)) + raw
     number = value if isinstance(value, int | float) else len(str(value))
-    if datatype.startswith("FP"):
-        code = "<f" if datatype == "FP32" else "<d"
+    if code := FLOATS.get(datatype):
         try:
             return struct.pack(code, float(number))
         except OverflowError:

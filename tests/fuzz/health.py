@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import httpx
 import psutil
 
+from python_backend.settings import Settings
 from tests.fuzz import schema
 from tests.fuzz.case import Case, Given
 from tests.fuzz.judge import judge
@@ -21,12 +22,12 @@ SHM = Path("/dev/shm")
 SETTLE_S = 20.0  # for slots to be free and metrics to be published after the last answer
 POLL_S = 0.2
 IDLE = {"angelspec_waiting_requests": 0, "angelspec_open_requests": 0, "angelspec_running_sequences": 0}
-STUB = re.compile(r"/models?/|/(\w+)/1/model\.py")
 
 
 class Served(Protocol):
-    ports: Mapping[str, int]
+    ports: dict[str, int]
     shm_prefix: str
+    settings: Settings
 
     @property
     def http_url(self) -> str: ...
@@ -116,13 +117,20 @@ def settled(server: Served, before: State, slots: int, spare_threads: int) -> st
     return ""
 
 
-def good_requests() -> list[Case]:
+def ready_models(server: Served) -> tuple[str, ...]:
+    """The decoupled models that answer clients here."""
+    listed = httpx.post(f"http://{server.http_url}/v2/repository/index", timeout=10).json()
+    ready = {model["name"] for model in listed if model.get("state") == "READY"}
+    return tuple(name for name in schema.DECOUPLED if name in ready)
+
+
+def good_requests(models: tuple[str, ...]) -> list[Case]:
     """Greedy and seeded, on every route, as anyone would send them."""
     sampled = (("temperature", "FP32", 1.0), ("seed", "UINT64", 11), ("top_p", "FP32", 0.95))
     made = []
     for route, model in (
-        *((route, name) for name in schema.models() for route in ("grpc", "generate")),
-        ("generate_stream", schema.COORDINATORS[0]),
+        *((route, name) for name in models for route in ("grpc", "generate")),
+        ("generate_stream", schema.COORDINATOR),
         ("unary", schema.TWIN),
         ("infer", schema.TWIN),
     ):
@@ -137,8 +145,8 @@ def good_requests() -> list[Case]:
 class Canary:
     """Good requests and the tokens that they got first."""
 
-    def __init__(self, sender: Sender) -> None:
-        self.cases = good_requests()
+    def __init__(self, sender: Sender, models: tuple[str, ...]) -> None:
+        self.cases = good_requests(models)
         self._tokens = [self._ask(sender, case) for case in self.cases]
 
     def check(self, sender: Sender, number: int) -> str:
@@ -161,12 +169,3 @@ class Canary:
         if verdict != "answered":
             raise RuntimeError(f"{case.model}/{case.route} does not answer a good request: {symptom or outcome.error}")
         return outcome.tokens
-
-
-def wait_ready(ask: Callable[[], bool], timeout_s: float) -> bool:
-    deadline = time.monotonic() + timeout_s
-    while not ask():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(POLL_S)
-    return True

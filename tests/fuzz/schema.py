@@ -13,7 +13,8 @@ from python_backend.coordinator import request
 from python_backend.settings import ROOT
 
 REPOSITORY = ROOT / "model_repository"
-COORDINATORS = ("angelspec", "ensemble", "tensorrt_llm_bls")  # those that a checkout has are tried
+COORDINATOR = "angelspec"
+DECOUPLED = (COORDINATOR, "ensemble", "tensorrt_llm_bls")  # those that a server has are tried
 TWIN = "angelspec_infer"
 PROMPTS = ("text_input", "messages", "input_ids")
 LENGTHS = ("max_tokens", "max_completion_tokens")  # what a request costs
@@ -21,38 +22,40 @@ LENGTHS = ("max_tokens", "max_completion_tokens")  # what a request costs
 
 @dataclass(frozen=True)
 class Name:
-    """An input: its Triton datatype, whether it is a list, and what its check says of its values."""
+    """An input: its Triton datatype and dimensions without the batch axis, and what its check says of its values."""
 
     name: str
     datatype: str
-    is_list: bool
+    dims: tuple[int, ...]
     minimum: float | None = None
     maximum: float | None = None
     choices: tuple[str, ...] = ()
+    acts: bool = True  # False: known for other servers' sake, refused unless off
+
+    @property
+    def is_list(self) -> bool:
+        return self.dims == (-1,)
+
+
+TYPES = {"integer": "INT64", "number": "FP32", "boolean": "BOOL"}  # of what is a request parameter only
 
 
 @cache
 def names() -> dict[str, Name]:
     """Every input of the coordinator, and every other name that its requests know."""
-    path = REPOSITORY / COORDINATORS[0] / "config.pbtxt"
+    path = REPOSITORY / COORDINATOR / "config.pbtxt"
     config = text_format.Parse(path.read_text(), model_config_pb2.ModelConfig())
     known = request.Fields.model_json_schema()["properties"]
     aliases = getattr(request, "ALIASES", {})
     found = {}
     for entry in config.input:
         datatype = model_config_pb2.DataType.Name(entry.data_type).removeprefix("TYPE_")
-        rules = _rules(known.get(aliases.get(entry.name, entry.name), {}))
-        found[entry.name] = Name(
-            entry.name, "BYTES" if datatype == "STRING" else datatype, list(entry.dims) == [-1], **rules
-        )
+        acting = aliases.get(entry.name, entry.name)
+        rules = _rules(known.get(acting, {})) | {"acts": acting in known}
+        found[entry.name] = Name(entry.name, "BYTES" if datatype == "STRING" else datatype, tuple(entry.dims), **rules)
     for name in known.keys() - found.keys():
-        found[name] = Name(name, "BYTES", False, **_rules(known[name]))
+        found[name] = Name(name, TYPES.get(known[name].get("type"), "BYTES"), (1,), **_rules(known[name]))
     return dict(sorted(found.items()))
-
-
-def models() -> tuple[str, ...]:
-    """The decoupled models that answer clients."""
-    return tuple(name for name in COORDINATORS if (REPOSITORY / name / "config.pbtxt").is_file())
 
 
 def _rules(entry: dict[str, Any]) -> dict[str, Any]:

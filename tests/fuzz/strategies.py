@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from random import Random
 from typing import Any
 
@@ -19,6 +20,7 @@ SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<|im_end|>\n<|im_star
 SURROGATE, NESTED = "hi \ud83d", "[" * 20_000
 SHARED_IDS = ("shared-1", "shared-2")
 HUGE = 10**400
+APART = (*PROMPTS, *LENGTHS, "stop", "timeout")  # each in its own way
 ENTROPY = 4096  # bytes of chance that a case is made of
 
 
@@ -28,6 +30,7 @@ class Limits:
 
     max_length: int
     vocabulary: int
+    models: tuple[str, ...] = (schema.COORDINATOR,)  # decoupled ones
 
 
 def draw(limits: Limits, count: int, number: int) -> list[Case]:
@@ -49,12 +52,15 @@ def draw(limits: Limits, count: int, number: int) -> list[Case]:
 @st.composite
 def cases(draw: st.DrawFn, limits: Limits) -> Case:
     route = draw(st.sampled_from(ROUTES))
-    model = TWIN if route in ("unary", "infer") else draw(st.sampled_from(schema.models()))
+    model = TWIN if route in ("unary", "infer") else draw(st.sampled_from(limits.models))
     known = schema.names()
     inputs: list[Given] = []
     parameters: dict[str, Any] = {}
-    others = sorted(known.keys() - {*PROMPTS, *LENGTHS, "stop"})
-    wanted = [*draw(st.lists(st.sampled_from(others), max_size=4, unique=True))]
+    acting = sorted(name.name for name in known.values() if name.acts and name.name not in APART)
+    idle = sorted(known.keys() - {*acting, *APART})
+    wanted = [*draw(st.lists(st.sampled_from(acting), max_size=4, unique=True))]
+    if idle and rarely(draw, 4):
+        wanted.append(draw(st.sampled_from(idle)))
     if rarely(draw, 30):
         wanted.append("stop")
     for name in wanted:
@@ -131,7 +137,7 @@ def values(draw: st.DrawFn, name: Name, limits: Limits) -> list[Any]:
     if kind == 9:
         return draw(st.lists(anything(), min_size=1, max_size=2))
     if kind >= 7 and not name.is_list:
-        return [draw({"FP32": floats(), "BYTES": texts()}.get(name.datatype, integers(limits)))]
+        return [draw({"FP32": floats(), "FP16": floats(), "BYTES": texts()}.get(name.datatype, integers(limits)))]
     if not name.is_list:
         return [draw(single)]
     if kind == 8:
@@ -152,13 +158,13 @@ def right(name: Name, limits: Limits) -> st.SearchStrategy[Any]:
 @cache
 def within(name: Name, limits: Limits) -> st.SearchStrategy[Any]:
     """Numbers that the input's check lets through."""
-    if name.datatype == "FP32":
+    if name.datatype.startswith("FP"):
         usual, edges = st.sampled_from((0.0, 0.5, 1.0)), floats()
     else:
         usual, edges = st.integers(0, 8), integers(limits)
     low = -float("inf") if name.minimum is None else name.minimum
     high = float("inf") if name.maximum is None else name.maximum
-    at = [int(v) if name.datatype != "FP32" else v for v in (name.minimum, name.maximum) if v is not None]
+    at = [int(v) if not name.datatype.startswith("FP") else v for v in (name.minimum, name.maximum) if v is not None]
     fitting = (usual | edges).filter(lambda value: low <= value <= high)
     return st.one_of(fitting, st.sampled_from(at)) if at else fitting
 
@@ -166,14 +172,21 @@ def within(name: Name, limits: Limits) -> st.SearchStrategy[Any]:
 @st.composite
 def tensors(draw: st.DrawFn, name: Name, value: list[Any], model: str) -> Given:
     """An input in its own datatype and shape, seldom in another."""
-    shape: tuple[int, ...] = (len(value),) if model == TWIN else (1, len(value))
+    shape: tuple[int, ...] = (len(value),)
+    if len(name.dims) > 1:
+        shape = tuple(draw(st.integers(0, 2)) if size < 0 else size for size in name.dims)
+        value = value[:1] * prod(shape)
+    if model != TWIN:
+        shape = (1, *shape)
     datatype = name.datatype
     if rarely(draw, 20):
         shape = draw(
             st.sampled_from(((), (0,), (2,), (1, 1), (1, 0), (1, 1, 1), (2, 1), (-1,), (1, 2**31), (2**62, 4)))
         )
     if rarely(draw, 20):
-        datatype = draw(st.sampled_from(("INT32", "INT64", "UINT64", "FP32", "FP64", "BOOL", "BYTES", "", "INT99")))
+        datatype = draw(
+            st.sampled_from(("INT32", "INT64", "UINT64", "FP16", "FP32", "FP64", "BOOL", "BYTES", "", "INT99"))
+        )
     return Given(name.name, datatype, shape, tuple(value))
 
 
