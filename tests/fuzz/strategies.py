@@ -59,7 +59,7 @@ def cases(draw: st.DrawFn, limits: Limits) -> Case:
     acting = sorted(name.name for name in known.values() if name.acts and name.name not in APART)
     idle = sorted(known.keys() - {*acting, *APART})
     wanted = [*draw(st.lists(st.sampled_from(acting), max_size=4, unique=True))]
-    if idle and rarely(draw, 4):
+    if idle and rarely(draw, 3):
         wanted.append(draw(st.sampled_from(idle)))
     if rarely(draw, 30):
         wanted.append("stop")

@@ -22,7 +22,7 @@ FINAL = {"text_output": ["a"], "output_ids": [5], "finish_reason": ["length"], "
 
 @pytest.fixture(scope="module")
 def drawn():
-    return draw(LIMITS, 300, 1)
+    return draw(LIMITS, 600, 1)
 
 
 def test_every_input_route_and_model_is_tried(drawn):
