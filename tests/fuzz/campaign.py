@@ -175,4 +175,5 @@ def kind(symptom: str) -> str:
 
 
 def _few(cases: Sequence[Case]) -> str:
-    return "; ".join(case.to_json()[:400] for case in cases[:AT_ONCE])
+    """What repeats itself is shortened."""
+    return "; ".join(re.sub(r"(.{1,5}?)\1{19,}", r"\1…", case.to_json())[:600] for case in cases[:AT_ONCE])
