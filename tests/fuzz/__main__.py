@@ -21,8 +21,8 @@ SHOWN = 2000  # characters of a case on the command line; a longer one goes to a
 
 
 def table(tally: Tally) -> Table:
-    made = Table(title="Outcomes")
-    for heading in ("route", *VERDICTS, "sum"):
+    made = Table(title="Outcomes", box=None, pad_edge=False)
+    for heading in ("route", *(verdict.replace("refused ", "") for verdict in VERDICTS), "sum"):
         made.add_column(heading, justify="left" if heading == "route" else "right")
     for route in (*ROUTES, "sum"):
         routes = ROUTES if route == "sum" else (route,)

@@ -135,7 +135,7 @@ class Campaign:
             harm = self._canary.check_all(self._sender) or next(iter(trouble), "")
         for case, verdict, symptom in done:
             if verdict == "hurt" and not lost and kind(symptom) not in self.tally.kinds():
-                self.tally.findings.append(Finding(symptom, self._smallest(case), number))
+                self.tally.findings.append(Finding(symptom, self._smallest(case, symptom), number))
         return not harm or self._find(lost or cases, harm, number)
 
     def _find(self, suspects: Sequence[Case], harm: str, number: int) -> bool:
@@ -148,17 +148,17 @@ class Campaign:
         for case in suspects:
             if symptom := self.one(case):
                 self._revive()
-                self.tally.findings.append(Finding(f"{harm}; alone: {symptom}", self._smallest(case), number))
+                self.tally.findings.append(Finding(f"{harm}; alone: {symptom}", self._smallest(case, symptom), number))
                 return True
         self.tally.findings.append(Finding(f"{harm}; none of {len(suspects)} does it alone", None, number))
         return True
 
-    def _smallest(self, case: Case) -> Case:
+    def _smallest(self, case: Case, symptom: str) -> Case:
         def hurts(candidate: Case) -> bool:
             harm = self.one(candidate)
             if harm and self._restart and health.harm(self._before, health.look(self._server), self._slots, 99):
                 self._revive()
-            return bool(harm)
+            return alike(harm, symptom)
 
         return shrink(case, hurts)
 
@@ -167,6 +167,12 @@ class Campaign:
         self._sender.close()
         self._restart()
         self._ready()
+
+
+def alike(one: str, other: str) -> bool:
+    """Whether both are the same harm; a lost connection and a lost process are."""
+    death = ("lost", "processes")
+    return kind(one) == kind(other) or (one.startswith(death) and other.startswith(death))
 
 
 def kind(symptom: str) -> str:

@@ -16,8 +16,9 @@ TRITON = tuple(
     re.compile(pattern)
     for pattern in (
         r"^failed to parse the request JSON buffer",
-        r"^Unable to parse '",
-        r"^attempt to access JSON (non-)?\w[\w -]* as ",
+        r"\bUnable to parse ('|JSON)",
+        r"\battempt to access JSON ",
+        r"^parameter '.*' has invalid type",
         r"^Unexpected byte size|unexpected (total )?byte size|unexpected number of",
         r"^\[?.*unexpected shape for input",
         r"batch[ -]size",

@@ -119,9 +119,8 @@ class Sender:
                 return {"left": True}
             text = b"".join(response.iter_bytes()).decode("utf-8", "replace")
         status = str(response.status_code)
-        if response.is_error or case.route != "generate_stream":
-            return read_documents([text], status)
-        return read_documents(list(events(text)), status)
+        documents = events(text) if text.startswith("data: ") else [text]
+        return read_documents(list(documents), status)
 
 
 def events(text: str) -> Iterator[str]:

@@ -61,6 +61,8 @@ def test_values_that_do_not_fit_are_packed_into_as_many_bytes():
         (Outcome((FINAL,), ends=1, status="200"), "answered"),
         (Outcome(ends=1, error="top_p is '2.0': it should be less than 1", status="400"), "refused by name"),
         (Outcome(ends=1, error="Unable to parse 'id': attempt to access", status="400"), "refused by Triton"),
+        (Outcome(ends=1, error="parameter 'a' has invalid type. It should be", status="400"), "refused by Triton"),
+        (Outcome(ends=1, error="Converting keyword: 'x': Unable to parse 'data'", status="400"), "refused by Triton"),
         (Outcome(ends=1, error="deadline exceeded before the request was finished", status="503"), "deadline"),
         (Outcome(left=True), "left"),
         (Outcome(ends=1, error="stopped on request", status="499"), "cancelled"),
