@@ -16,7 +16,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from multiprocessing.connection import Client, Connection, Listener
+from multiprocessing.connection import Client, Connection
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -28,6 +28,7 @@ from python_backend.protocol import Tensors
 SEND_WAIT_S = 5  # a peer that takes nothing for so long is lost
 CLOSE_WAIT_S = 2.0
 RETRY_S = 0.05
+LOOK_S = 0.2  # how often the listener looks whether it is to end
 
 
 @dataclass(frozen=True)
@@ -149,7 +150,10 @@ class LinkServer:
         """on_death: told where a thread of the link died; the link itself goes on."""
         self._host, self.address, self._on_death = host, address, on_death
         Path(address).unlink(missing_ok=True)
-        self._listener = Listener(address, "AF_UNIX", backlog=8)
+        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener.bind(address)
+        self._listener.listen(8)
+        self._listener.settimeout(LOOK_S)
         self._closing = False
         self._peers: list[Channel] = []
         self._worker = Worker("link", self._accept, self._died).start()
@@ -157,10 +161,9 @@ class LinkServer:
     def close(self) -> None:
         """Take no more connections and hang up; what waits for an answer fails at the other end."""
         self._closing = True
-        with suppress(OSError):
-            Client(self.address, "AF_UNIX").close()  # wakes accept
         self._worker.join(CLOSE_WAIT_S)
         self._listener.close()
+        Path(self.address).unlink(missing_ok=True)
         for peer in list(self._peers):
             peer.hang_up()
         with suppress(OSError):  # whoever else made the folder their own keeps it
@@ -174,11 +177,13 @@ class LinkServer:
             self._worker = Worker("link", self._accept, self._died).start()
 
     def _accept(self) -> None:
-        while True:
-            connection = self._listener.accept()
-            if self._closing:
-                connection.close()
-                return
+        while not self._closing:
+            try:
+                accepted, _ = self._listener.accept()
+            except TimeoutError:
+                continue
+            accepted.settimeout(None)
+            connection = Connection(accepted.detach())
             try:
                 channel = Channel(connection)
                 Worker("link-peer", partial(self._serve, channel), partial(self._peer_died, channel)).start()
