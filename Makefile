@@ -64,10 +64,10 @@ load-test: setup ## perf_analyzer sweep with a table and a plot
 	@$(RUN) build_scripts.with_server --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) clients.load_test $(ARGS)
 
 bench-overhead: setup ## time outside the engines
-	@$(RUN) build_scripts.bench_overhead $(ARGS)
+	@$(RUN) benchmarks.overhead $(ARGS)
 
 bench-engine: setup ## verify passes of each engine, and plain decoding beside other engines
-	@$(RUN) build_scripts.bench_engine $(ARGS)
+	@$(RUN) benchmarks.engine $(ARGS)
 
 exactness: setup ## every allowed combination of settings against plain decoding, hours; goes on where it was stopped
 	@$(RUN) build_scripts.check_exactness $(ARGS)
@@ -80,7 +80,7 @@ test-cuda: $(CUDA_SETUP) ## the PyTorch engine on a GPU: noise, acceptance, exac
 	@$(CUDA_PYTHON) -m pytest tests/cuda $(ARGS)
 
 bench-cuda: $(CUDA_SETUP) ## steps, plain decoding and draft calls of the PyTorch engine on a GPU (CUDA_PYTHON=)
-	@$(CUDA_PYTHON) -m build_scripts.bench_cuda $(ARGS)
+	@$(CUDA_PYTHON) -m benchmarks.cuda $(ARGS)
 
 plan: setup ## memory and batch of a target on H20 (TARGET=qwen3-8b, PRECISION=fp8)
 	@$(RUN) build_scripts.plan --target $(TARGET) --precision "$(PRECISION)" $(ARGS)
@@ -88,20 +88,20 @@ plan: setup ## memory and batch of a target on H20 (TARGET=qwen3-8b, PRECISION=f
 engines: $(ENGINES_SETUP) ## build TensorRT-LLM engines (TARGET=, PRECISION=, DRY_RUN=1)
 	@$(ENGINES_PYTHON) -m build_scripts.engines $(ENGINES_ARGS) $(ARGS)
 
-# Each step goes on where it was stopped. To write a corpus anew: python -m training.synthesize
+# Each step goes on where it was stopped. To write a corpus anew: python -m training.corpus.synthesize
 train-drafters: setup ## the shipped drafters again, from the target and the shipped corpus (ARGS="--device cuda": minutes)
-	@$(RUN) training.ship unpack train
-	@$(RUN) training.ship unpack held_out
-	@$(RUN) training.train training/recipes/dfly.yaml $(ARGS)
-	@$(RUN) training.train training/recipes/mtp.yaml $(ARGS)
-	@$(RUN) training.publish dfly drafter_dfly
-	@$(RUN) training.publish mtp drafter_mtp
-	@$(RUN) training.fit_sketch model_repository/drafter_dfly/1 model_repository/drafter_mtp/1
-	@$(RUN) training.eval_drafters --calibrate
+	@$(RUN) training.corpus.ship unpack train
+	@$(RUN) training.corpus.ship unpack held_out
+	@$(RUN) training.fit.train training/recipes/dfly.yaml $(ARGS)
+	@$(RUN) training.fit.train training/recipes/mtp.yaml $(ARGS)
+	@$(RUN) training.fit.publish dfly drafter_dfly
+	@$(RUN) training.fit.publish mtp drafter_mtp
+	@$(RUN) training.fit.sketch model_repository/drafter_dfly/1 model_repository/drafter_mtp/1
+	@$(RUN) training.evaluate.eval_drafters --calibrate
 
 eval-drafters: setup ## acceptance of the served drafters on held-out texts, and a plot
-	@$(RUN) training.ship unpack held_out
-	@$(RUN) training.eval_drafters --plot .cache/drafters.png $(ARGS)
+	@$(RUN) training.corpus.ship unpack held_out
+	@$(RUN) training.evaluate.eval_drafters --plot .cache/drafters.png $(ARGS)
 
 clean: ## remove the environment, the fetched model, cost tables and logs
 	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

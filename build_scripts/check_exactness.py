@@ -26,8 +26,8 @@ from build_scripts.exactness.compare import PASSES, Told, fill
 from build_scripts.exactness.questions import Question, ask_all, chat_prompts
 from build_scripts.exactness.results import Results, Tokens
 from build_scripts.exactness.running import Subject
-from python_backend.engines.checkpoint import resolve_checkpoint, weights_sha256
-from python_backend.engines.factory import share_cores
+from python_backend.assembly.engines import share_cores
+from python_backend.checkpoints.checkpoint import resolve_checkpoint, weights_sha256
 from python_backend.settings import ROOT, DrafterSettings, load
 
 FOLDER = ROOT / "docs" / "measurements"

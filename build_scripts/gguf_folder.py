@@ -10,8 +10,8 @@ from tokenizers.pre_tokenizers import ByteLevel, Digits, Sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from build_scripts.gguf_blocks import read_gguf
-from python_backend.engines import quantised
-from python_backend.engines.decoder import read_config
+from python_backend.checkpoints import quantised
+from python_backend.checkpoints.decoder import read_config
 
 
 def save_tokenizer(source: Path, folder: Path) -> None:

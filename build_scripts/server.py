@@ -21,8 +21,7 @@ from build_scripts.devices import check_devices
 from build_scripts.drain import drain
 from build_scripts.leftovers import Claim
 from build_scripts.triton_install import Installation, PreflightError
-from python_backend.drafters.registry import hosted
-from python_backend.engines.checkpoint import CheckpointError, resolve_checkpoint
+from python_backend.checkpoints.checkpoint import CheckpointError, resolve_checkpoint
 from python_backend.files import sweep_unfinished
 from python_backend.settings import ROOT, Settings, load
 from python_backend.settings_errors import SettingsError
@@ -100,7 +99,7 @@ class TritonServer:
         """The models that run engines; drafters in the target's process have none."""
         target = self.settings.target
         stock = [target.stock_model] if target.engine == "stock" else []
-        return [*stock, TARGET, *(name for name in self.settings.drafters if name not in hosted(self.settings))]
+        return [*stock, TARGET, *(name for name in self.settings.drafters if name not in self.settings.hosted_drafters)]
 
     @property
     def _compatible(self) -> list[str]:

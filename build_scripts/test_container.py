@@ -20,10 +20,10 @@ from python_backend.settings import ROOT, load
 PACKAGES = ("transformers==4.57.3", "tokenizers==0.22.1", "huggingface_hub==0.36.0")
 TESTS = (
     "tests/python_backend/engines/test_rope.py",
-    "tests/python_backend/engines/test_checkpoint.py",
+    "tests/python_backend/checkpoints/test_checkpoint.py",
     "tests/python_backend/engines/test_transformers_agreement.py",
     "tests/python_backend/drafters",
-    "tests/python_backend/test_tokenizer.py",
+    "tests/python_backend/checkpoints/test_tokenizer.py",
     "tests/trtllm_engines/runtime",
     "tests/trtllm_engines/test_drafter_graphs.py",
     "tests/trtllm_engines/test_target_model.py",

@@ -29,6 +29,7 @@ DrafterEngineName = Literal["auto", "openvino", "torch", "tensorrt"]
 Quantization = Literal["auto", "exact", "int8-dynamic"]
 PolicyName = Literal["off", "fixed", "dcut"]
 Workload = Literal["chat", "code", "math"]
+NETWORK = "network"  # kind of a trained drafter
 WORKLOADS: tuple[Workload, ...] = ("chat", "code", "math")
 CompatibleModel = Literal["ensemble", "tensorrt_llm_bls"]
 COMPATIBLE_MODELS: tuple[CompatibleModel, ...] = ("ensemble", "tensorrt_llm_bls")
@@ -228,6 +229,12 @@ class Settings(BaseSettings):
                 "target.hosts_drafters true"
             )
         return self
+
+    @property
+    def hosted_drafters(self) -> list[str]:
+        """Those that have no Triton model of their own: they live in the target's process."""
+        drafters = self.drafters.items() if self.target.hosts_drafters else ()
+        return [name for name, drafter in drafters if drafter.kind == NETWORK]
 
     def drafter_of(self, workload: Workload, thinking: bool) -> str:
         """The drafter model of a request."""

@@ -8,8 +8,8 @@ import hypothesis
 import pytest
 
 from build_scripts.fetch_model import fetch
-from python_backend.engines.checkpoint import embedded_folder
-from python_backend.engines.factory import share_cores
+from python_backend.assembly.engines import share_cores
+from python_backend.checkpoints.checkpoint import embedded_folder
 from python_backend.settings import load
 
 share_cores()  # before any test imports torch
@@ -20,7 +20,7 @@ hypothesis.settings.load_profile("untimed")
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Checkpoint folder of a random three-layer Llama with 300 tokens."""
-    from tests.checkpoints import save_tiny  # imports torch
+    from tests.support.checkpoints import save_tiny  # imports torch
 
     return save_tiny("llama", tmp_path_factory.mktemp("tiny") / "llama")
 

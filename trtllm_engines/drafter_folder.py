@@ -10,11 +10,11 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from python_backend.checkpoints.checkpoint import weights_sha256
 from python_backend.drafters.calibration import CALIBRATION, Calibration
 from python_backend.drafters.config import CONFIG, DrafterConfig
 from python_backend.drafters.network import DraftNetwork
-from python_backend.engines.base import EngineError
-from python_backend.engines.checkpoint import weights_sha256
+from python_backend.engine import EngineError
 from trtllm_engines.pin import DRAFTER_TABLE
 
 

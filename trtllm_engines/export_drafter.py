@@ -13,10 +13,10 @@ import typer
 from torch import Tensor
 from torch.export import Dim
 
+from python_backend.checkpoints.checkpoint import CheckpointError
 from python_backend.drafters.contract import CHUNK, CONTEXT, ROWS, SEQUENCES, Port
 from python_backend.drafters.graphs import Graph, Lent, graphs
 from python_backend.drafters.weights import load
-from python_backend.engines.checkpoint import CheckpointError
 from trtllm_engines.drafter_folder import write
 
 OPSET = 18  # TensorRT 10's parser reads it; newer ones bring operators that it may not have

@@ -21,13 +21,13 @@ from transformers import PreTrainedTokenizerFast
 
 from build_scripts.exactness.combinations import DFLY, DRAFTERS, LOOKUP, MTP, NONE, Arithmetic, Run
 from build_scripts.exactness.questions import Question
+from python_backend.assembly.drafters import build_drafter
+from python_backend.assembly.engines import build_target
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.service import Service
 from python_backend.coordinator.text import TextCodec
-from python_backend.drafters.registry import build_drafter
-from python_backend.engines.base import DrafterEngine, TargetEngine
-from python_backend.engines.factory import build_target
+from python_backend.engine import DrafterEngine, TargetEngine
 from python_backend.protocol import Tensors
 from python_backend.settings import WORKLOADS, BudgetSettings, CoordinatorSettings, DrafterSettings, Settings
 

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-import numpy.typing as npt
-
+from python_backend.checks import feature_columns
 from python_backend.protocol import Description
 from python_backend.settings import Settings
 
@@ -33,13 +31,6 @@ def check(settings: Settings, target: Description, drafters: dict[str, Descripti
             problems.append(f"also names '{name}', which reads features: only a request's own drafter gets them")
     if problems:
         raise StartupError("; ".join(problems))
-
-
-def feature_columns(target: Description, drafter: Description) -> npt.NDArray[np.int64]:
-    """[F] columns of the target's features that a drafter reads, in its own order of layers."""
-    width = target.feature_size // max(len(target.feature_layers), 1)
-    at = [target.feature_layers.index(layer) for layer in drafter.feature_layers]
-    return (np.array(at, dtype=np.int64)[:, None] * width + np.arange(width)).reshape(-1)
 
 
 def _target_problems(settings: Settings, target: Description) -> Iterator[str]:

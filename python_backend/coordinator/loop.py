@@ -12,7 +12,7 @@ from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import Choice
 from python_backend.budget.policies import Drafts, Policy
 from python_backend.coordinator.cost import NOTHING, Cost
-from python_backend.coordinator.drafting import DraftCalls
+from python_backend.coordinator.draft_calls import DraftCalls
 from python_backend.coordinator.emit import FinishReason, Response, append, respond
 from python_backend.coordinator.gain import Gain
 from python_backend.coordinator.metrics import Metrics
@@ -23,7 +23,7 @@ from python_backend.coordinator.router import Router
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
 from python_backend.coordinator.verify_pass import VerifyPass
-from python_backend.engines.base import EngineLostError, TargetEngine
+from python_backend.engine import EngineLostError, TargetEngine
 from python_backend.protocol import Array, Description, Open, TargetResult, row_starts
 
 log = logging.getLogger(__name__)

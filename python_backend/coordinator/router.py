@@ -43,7 +43,7 @@ def route(text: str) -> Workload:
 
 @dataclass(frozen=True, eq=False)
 class PromptClassifier:
-    """A linear model on the mean of one captured layer over the prompt; fitted by `training.fit_router`."""
+    """A linear model on the mean of one captured layer over the prompt; fitted by `training.evaluate.fit_router`."""
 
     target_sha256: str
     layer: int

@@ -9,7 +9,7 @@ from typing import Any
 
 from python_backend.budget.policies import POLICIES, build_policy
 from python_backend.coordinator import handshake, request
-from python_backend.coordinator.drafting import DraftCalls
+from python_backend.coordinator.draft_calls import DraftCalls
 from python_backend.coordinator.emit import strings
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.intake import Intake
@@ -23,7 +23,7 @@ from python_backend.coordinator.scheduler import Scheduler
 from python_backend.coordinator.start_costs import StartCosts, start_costs
 from python_backend.coordinator.text import TextCodec
 from python_backend.coordinator.worker import Worker
-from python_backend.engines.base import DrafterEngine, TargetEngine
+from python_backend.engine import DrafterEngine, TargetEngine
 from python_backend.protocol import Tensors
 from python_backend.settings import Settings
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from python_backend.budget import cost_table
 from python_backend.budget.costs import StepCosts
-from python_backend.budget.profile import profile
-from python_backend.engines.base import DrafterEngine, TargetEngine
+from python_backend.coordinator.profile import profile
+from python_backend.engine import DrafterEngine, TargetEngine
 from python_backend.protocol import Description
 from python_backend.settings import Settings
 

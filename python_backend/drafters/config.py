@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 if TYPE_CHECKING:  # the module behind it imports torch, and the coordinator reads configurations without
-    from python_backend.engines.decoder import DecoderConfig
+    from python_backend.checkpoints.decoder import DecoderConfig
 
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from python_backend.checks import check_held, check_known, check_slots
 from python_backend.drafters.config import DrafterConfig
-from python_backend.engines.slots import check_held, check_known, check_slots
 from python_backend.protocol import NO_TOKEN, Array, DrafterStep, ProtocolError
 from python_backend.sampling.contract import check_sampling
 

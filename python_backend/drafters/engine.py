@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from python_backend.checkpoints.checkpoint import weights_sha256
 from python_backend.drafters.calibration import Calibration
 from python_backend.drafters.context import Context
 from python_backend.drafters.drafting import Drafted, Started, walk
@@ -17,7 +18,6 @@ from python_backend.drafters.session import Append, Asked, Session
 from python_backend.drafters.sketch import load_sketch
 from python_backend.drafters.torch_session import torch_session
 from python_backend.drafters.weights import load
-from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.hardware import hardware_of
 from python_backend.protocol import NO_TOKEN, Array, Description, DrafterResult, DrafterStep, row_starts
 from python_backend.settings import DrafterEngineName

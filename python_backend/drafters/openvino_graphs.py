@@ -26,6 +26,7 @@ import torch
 from openvino import opset13 as ops
 from torch import Tensor, nn
 
+from python_backend.checkpoints.quantised import Floats
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.layers import DraftLayer, Norm
 from python_backend.drafters.recurrent import RecurrentDrafter
@@ -33,7 +34,6 @@ from python_backend.drafters.sketch import Sketch
 from python_backend.engines.openvino_attention import PagedInputs, cache_parameters, paged_attention, parameter
 from python_backend.engines.openvino_ops import Node, Rotation, halves, integers, norm, result
 from python_backend.engines.openvino_weights import matrix_node, to_int8
-from python_backend.engines.quantised import Floats
 
 Network = BlockDrafter | RecurrentDrafter
 

@@ -134,7 +134,7 @@ class OpenVinoBlocks(OpenVinoSession):
         if not starts[-1]:
             return
         position = np.arange(starts[-1]) + np.repeat(new.past - starts[:-1], new.count)
-        rows = self.graphs["context"](features=np.asarray(new.features, dtype=np.float32), positions=position)
+        rows = self.graphs["context"](features=_floats(new.features), positions=position)
         self.context.write(np.repeat(new.slot, new.count), position, list(rows.values()))
 
     def start(self, new: Append, asked: Asked) -> Started:
@@ -195,13 +195,18 @@ class OpenVinoChains(OpenVinoSession):
         starts = row_starts(new.count)
         graph, sizes = self.drafting("append", candidates)
         return graph(
-            features=np.asarray(new.features, dtype=np.float32),
+            features=_floats(new.features),
             tokens=new.following.astype(np.int64),
             positions=np.arange(starts[-1]) + np.repeat(new.past - starts[:-1], new.count),
             order=starts[1:][member] - 1,
             **sizes,
             **self.context.inputs(new.slot, new.past, new.count),
         )
+
+
+def _floats(features: Any) -> Values:
+    """[C, F] float32. A target in the same process leaves a tensor, in its own dtype."""
+    return features.float().cpu().numpy() if isinstance(features, Tensor) else np.asarray(features, dtype=np.float32)
 
 
 def openvino_session(network: Network, slots: int, rows: int, eight_bit: bool, sketch: Sketch | None = None) -> Session:

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from python_backend.protocol import Array
-from python_backend.sampling import device_noise, noise
+from python_backend.sampling import noise
+from python_backend.sampling import noise_torch as device_noise
 from python_backend.sampling.corners import heat_of
 
 LIKELIEST = 32  # candidates of a draft at temperature 0

@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from python_backend.checkpoints.checkpoint import RECORD, CheckpointError, weights_sha256
+from python_backend.checkpoints.decoder import load_weights, read_config
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.config import CONFIG, WEIGHTS, DrafterConfig
 from python_backend.drafters.network import DraftNetwork, TargetParts
 from python_backend.drafters.recurrent import RecurrentDrafter
-from python_backend.engines.checkpoint import RECORD, CheckpointError, weights_sha256
-from python_backend.engines.decoder import load_weights, read_config
 
 EXACT = ("draft_ids", "feature_scale")  # kept as they are
 

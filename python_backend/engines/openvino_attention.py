@@ -14,7 +14,7 @@ import openvino as ov
 from openvino import opset13 as ops
 from openvino.op import _PagedAttentionExtension
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 
 RELEASE = "2026.4.1"
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import openvino as ov
 
+from python_backend.checkpoints.checkpoint import CheckpointError, weights_sha256
+from python_backend.checkpoints.decoder import read_config
 from python_backend.engines.blocks import BlockTables
-from python_backend.engines.checkpoint import CheckpointError, weights_sha256
-from python_backend.engines.decoder import read_config
 from python_backend.engines.openvino_attention import cache_names, check_compiled, check_release
 from python_backend.engines.openvino_graph import build_graph
 from python_backend.engines.openvino_requests import Requests

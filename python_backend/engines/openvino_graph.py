@@ -6,7 +6,7 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from python_backend.engines.decoder import DecoderConfig
+from python_backend.checkpoints.decoder import DecoderConfig
 from python_backend.engines.openvino_attention import PagedInputs, cache_parameters, paged_attention, parameter
 from python_backend.engines.openvino_ops import Node, Rotation, halves, integers, norm, result
 from python_backend.engines.openvino_weights import Weights, matrix_node

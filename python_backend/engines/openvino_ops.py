@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from openvino import opset13 as ops
 
-from python_backend.engines.quantised import Floats
+from python_backend.checkpoints.quantised import Floats
 
 Node = Any  # openvino's Node and Output, which its operators take alike
 

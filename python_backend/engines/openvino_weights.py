@@ -15,10 +15,10 @@ import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from python_backend.engines import quantised
-from python_backend.engines.checkpoint import RECORD, CheckpointError
-from python_backend.engines.decoder import load_weights
-from python_backend.engines.quantised import Blocks, Floats, Weight
+from python_backend.checkpoints import quantised
+from python_backend.checkpoints.checkpoint import RECORD, CheckpointError
+from python_backend.checkpoints.decoder import load_weights
+from python_backend.checkpoints.quantised import Blocks, Floats, Weight
 from python_backend.settings import Quantization
 
 Node = Any  # openvino's Node and Output, which its operators take alike

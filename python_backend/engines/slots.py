@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from python_backend.checks import check_held, check_known, check_slots, first
 from python_backend.protocol import Array, Open, ProtocolError, TargetStep, row_starts
 from python_backend.rows import row_owners
 from python_backend.sampling.contract import check_sampling
@@ -67,7 +68,7 @@ class Slots:
         check_sampling(step, self.vocabulary_size)
 
     def _check_ends(self, slot: Array, past: Array, count: Array) -> None:
-        i = _first(past.astype(np.int64) + count > self.max_length)
+        i = first(past.astype(np.int64) + count > self.max_length)
         if i is not None:
             raise ProtocolError(
                 f"tensor 'row_count' is {count[i]} for slot {slot[i]} after {past[i]} rows, limit {self.max_length} "
@@ -75,35 +76,11 @@ class Slots:
             )
 
     def _check_tokens(self, token_ids: Array) -> None:
-        i = _first((token_ids < 0) | (token_ids >= self.vocabulary_size))
+        i = first((token_ids < 0) | (token_ids >= self.vocabulary_size))
         if i is not None:
             raise ProtocolError(
                 f"tensor 'token_ids' is {token_ids[i]} in row {i}, limit 0 to {self.vocabulary_size - 1}"
             )
-
-
-def check_slots(slot: Array, count: int) -> None:
-    """Raise ProtocolError for a slot that does not exist, or is named twice in one step."""
-    check_known(slot, count)
-    names, repeats = np.unique(slot, return_counts=True)
-    if (repeats > 1).any():
-        raise ProtocolError(f"tensor 'slot' names slot {names[repeats > 1][0]} twice in one step, limit once")
-
-
-def check_known(slot: Array, count: int) -> None:
-    """Raise ProtocolError for a slot that does not exist."""
-    i = _first((slot < 0) | (slot >= count))
-    if i is not None:
-        raise ProtocolError(f"tensor 'slot' is {slot[i]} for sequence {i}, limit 0 to {count - 1}")
-
-
-def check_held(slot: Array, past: Array, stored: Array) -> None:
-    """Raise ProtocolError where a step builds on more rows than its slot holds. stored: of every slot."""
-    i = _first(past > stored[slot])
-    if i is not None:
-        raise ProtocolError(
-            f"tensor 'past_length' is {past[i]} for slot {slot[i]}, limit {stored[slot[i]]}: more than the slot holds"
-        )
 
 
 def feature_counts(step: TargetStep, committed: Array) -> Array:
@@ -126,8 +103,3 @@ def check_fits(max_position: int, layers: int, target: TargetSettings, coordinat
         )
     if wrong := [i for i in target.feature_layers if not 0 <= i <= layers]:
         raise ValueError(f"target.feature_layers names layer {wrong[0]}, limit 0 to {layers} (the final norm's output)")
-
-
-def _first(wrong: npt.NDArray[np.bool_]) -> int | None:
-    """Index of the first true entry."""
-    return int(wrong.argmax()) if wrong.any() else None

@@ -8,16 +8,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from python_backend.engines.base import nothing_held
-from python_backend.engines.checkpoint import weights_sha256
-from python_backend.engines.decoder import load_weights, read_config
+from python_backend.checkpoints.checkpoint import weights_sha256
+from python_backend.checkpoints.decoder import load_weights, read_config
+from python_backend.engine import nothing_held
 from python_backend.engines.device_results import result_of, settle, with_features
 from python_backend.engines.hardware import hardware_of
 from python_backend.engines.slots import Slots, check_fits, committed_rows, feature_counts
 from python_backend.engines.torch_attention import KvCache, on_device, plan
 from python_backend.engines.torch_network import Decoder, Pass
 from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
-from python_backend.sampling import device
+from python_backend.sampling import verify_torch as device
 from python_backend.sampling.verify import Acceptance, accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
 

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from python_backend.engines.checkpoint import CheckpointError
-from python_backend.engines.decoder import DecoderConfig, Experts
+from python_backend.checkpoints.checkpoint import CheckpointError
+from python_backend.checkpoints.decoder import DecoderConfig, Experts
 from python_backend.engines.torch_attention import KvCache, Plan, attend
 from python_backend.engines.torch_feed_forward import gated, mixture
 

@@ -15,8 +15,7 @@ from typing import TypeVar
 
 import triton_python_backend_utils as pb_utils
 
-from python_backend.drafters.registry import hosted
-from python_backend.engines.base import EngineError, EngineLostError
+from python_backend.engine import EngineError, EngineLostError
 from python_backend.protocol import (
     DESCRIBE,
     DESCRIPTION,
@@ -147,7 +146,7 @@ class BlsDrafter(BlsEngine):
 
 def bls_drafters(settings: Settings, closing: threading.Event) -> dict[str, BlsDrafter]:
     """Every drafter of the settings, in its own model or within the target's."""
-    inside = hosted(settings)
+    inside = settings.hosted_drafters
     return {
         name: BlsDrafter(TARGET, closing, hosted=name) if name in inside else BlsDrafter(name, closing)
         for name in settings.drafters

@@ -17,7 +17,7 @@ from python_backend.coordinator.interface import complete
 from python_backend.coordinator.reply import Reply, as_request_error, internal
 from python_backend.coordinator.service import Service
 from python_backend.coordinator.worker import Worker
-from python_backend.engines.base import DrafterEngine, TargetEngine
+from python_backend.engine import DrafterEngine, TargetEngine
 from python_backend.protocol import (
     DESCRIBE,
     DESCRIPTION,

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 import triton_python_backend_utils as pb_utils
 
-from python_backend.engines.base import EngineError, nothing_held
-from python_backend.engines.checkpoint import weights_sha256
+from python_backend.checkpoints.checkpoint import weights_sha256
+from python_backend.engine import EngineError, nothing_held
 from python_backend.engines.hardware import hardware_of
 from python_backend.engines.slots import Slots
 from python_backend.protocol import NO_TOKEN, Array, Description, Open, Opened, TargetResult, TargetStep, Tensors

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from python_backend.protocol import Array, TargetStep, Tensors, row_starts
 from python_backend.sampling.noise import philox
 from python_backend.sampling.verify import banned_words

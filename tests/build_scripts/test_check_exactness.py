@@ -14,8 +14,8 @@ from build_scripts.exactness.questions import ask_all
 from build_scripts.exactness.results import Results
 from build_scripts.exactness.running import Answered, Pass, Subject
 from python_backend.settings import DrafterSettings
-from tests.checkpoints import VOCABULARY, load_reference
-from tests.drafters import save_drafter
+from tests.support.checkpoints import VOCABULARY, load_reference
+from tests.support.drafters import save_drafter
 
 TOKENS, SLOTS = 24, 8
 MIXED = Pass("mixed", streams=SLOTS, gap_s=0.002, seed=1)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from build_scripts import fetch_model
-from python_backend.engines.checkpoint import RECORD, hash_weights
+from python_backend.checkpoints.checkpoint import RECORD, hash_weights
 
 
 def write_model(source: Path, folder: Path) -> None:

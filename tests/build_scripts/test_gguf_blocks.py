@@ -12,8 +12,8 @@ import pytest
 
 from build_scripts import gguf_blocks
 from build_scripts.fetch_model import source_file
-from python_backend.engines.checkpoint import CheckpointError
-from python_backend.engines.decoder import read_config
+from python_backend.checkpoints.checkpoint import CheckpointError
+from python_backend.checkpoints.decoder import read_config
 
 QUANTISED = {"q4_1": gguf.GGMLQuantizationType.Q4_1, "q8_0": gguf.GGMLQuantizationType.Q8_0}
 

@@ -13,7 +13,7 @@ import torch
 
 from build_scripts.drafter_weights import Drafter, find_drafters
 from python_backend.engines.torch_engine import TorchEngine
-from tests.checkpoints import load_engine, load_reference
+from tests.support.checkpoints import load_engine, load_reference
 
 SLOTS, MAX_LENGTH = 16, 512
 FEATURE_LAYERS = (26, 27, 28, 30)

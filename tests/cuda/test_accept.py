@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from python_backend.sampling import device as on_device
 from python_backend.sampling import verify
-from tests.python_backend.sampling.test_device import FEATURES, random_step
+from python_backend.sampling import verify_torch as on_device
+from tests.python_backend.sampling.test_verify_torch import FEATURES, random_step
 
 
 @pytest.mark.parametrize("vocabulary", [97, 1500, 49152])

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
+from python_backend.checkpoints.tokenizer import load_tokenizer
 from python_backend.engines.torch_engine import TorchEngine
-from python_backend.tokenizer import load_tokenizer
-from tests.checkpoints import Part, load_engine, load_reference, make_step
 from tests.cuda.conftest import MAX_LENGTH
 from tests.python_backend.engines.test_transformers_agreement import PROMPTS, ROUNDING, decode, row_error
+from tests.support.checkpoints import Part, load_engine, load_reference, make_step
 
 TEXTS, TOKENS = 4, 200
 Note = Callable[[str, Any], None]

@@ -15,21 +15,21 @@ import pytest
 import torch
 
 from build_scripts.drafter_weights import Drafter
-from python_backend.coordinator.handshake import feature_columns
+from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
+from python_backend.checkpoints.tokenizer import load_tokenizer
+from python_backend.checks import feature_columns
 from python_backend.coordinator.service import Service
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.drafters.prompt_lookup import PromptLookup
-from python_backend.engines.base import DrafterEngine
-from python_backend.engines.hosted import FeatureStore, HostedDrafter, HostingTarget
+from python_backend.engine import DrafterEngine
 from python_backend.engines.torch_engine import TorchEngine
 from python_backend.protocol import ProtocolError
 from python_backend.settings import WORKLOADS
-from python_backend.tokenizer import load_tokenizer
 from tests.cuda.conftest import MAX_LENGTH, SLOTS
 from tests.cuda.test_engine import Note, engine_logits, reference_logits
-from tests.host import Answer, ask, settings_for, start, wait_until
 from tests.python_backend.engines.test_transformers_agreement import PROMPTS
 from tests.server.near_ties import gap
+from tests.support.host import Answer, ask, settings_for, start, wait_until
 
 TOKENS, REQUESTS, DEPTH = 36, 12, 7
 FLOAT32_TIE = 2e-3  # gap of the two best scores below which float32 rounding may decide

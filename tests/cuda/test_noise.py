@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from python_backend.sampling import device_noise, noise
+from python_backend.sampling import noise
+from python_backend.sampling import noise_torch as device_noise
 
 ROWS, VOCABULARY = 64, 49152
 

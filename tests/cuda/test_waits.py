@@ -11,15 +11,15 @@ import pytest
 import torch
 
 from build_scripts.drafter_weights import Drafter
-from python_backend.coordinator.handshake import feature_columns
+from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
+from python_backend.checks import feature_columns
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.engines.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.engines.torch_engine import TorchEngine
 from python_backend.protocol import DrafterStep
 from python_backend.sampling.params import SamplingParams, columns
-from tests.checkpoints import Part, make_step
 from tests.cuda.conftest import MAX_LENGTH, SLOTS
 from tests.cuda.test_engine import Note
+from tests.support.checkpoints import Part, make_step
 
 FEW, MANY = 4, 16
 PROMPT = 20

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from python_backend.engines.decoder import load_weights, read_config
+from python_backend.checkpoints.decoder import load_weights, read_config
 from python_backend.engines.torch_attention import KvCache, plan
 from python_backend.engines.torch_network import Decoder
 from python_backend.protocol import TargetStep

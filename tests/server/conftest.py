@@ -17,7 +17,7 @@ MAGIC_TOKEN = 12345
 BROKEN_TARGET = f'''
 """The target, but a pass over token {MAGIC_TOKEN} raises."""
 
-from python_backend.engines.factory import build_target
+from python_backend.assembly.engines import build_target
 from python_backend.settings import load
 from python_backend.triton_bridge.models import EngineModel
 

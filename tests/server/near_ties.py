@@ -10,7 +10,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from build_scripts.exactness.near_ties import gap
-from python_backend.engines.checkpoint import resolve_checkpoint
+from python_backend.checkpoints.checkpoint import resolve_checkpoint
 from python_backend.settings import load
 
 __all__ = ["gap", "margin"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from clients import transport, wire
-from tests.host import wait_until
+from tests.support.host import wait_until
 
 pytestmark = pytest.mark.server
 

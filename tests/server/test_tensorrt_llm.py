@@ -15,9 +15,9 @@ import pytest
 
 from build_scripts.server import REPOSITORY, TARGET
 from python_backend.settings import ROOT
-from tests.drafters import save_drafter
 from tests.server.conftest import ServerUnderTest
 from tests.server.tiny import ask, plain_decoding, save_with_words
+from tests.support.drafters import save_drafter
 from tests.trtllm_engines.drafter_engines import save_spread, write_drafter_engines
 from tests.trtllm_engines.engine_folder import write_engine
 from trtllm_engines.export_drafter import export_all

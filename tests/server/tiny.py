@@ -10,8 +10,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from clients import transport
-from tests.checkpoints import VOCABULARY, Part, load_engine, make_step, save_tiny
 from tests.server.conftest import ServerUnderTest
+from tests.support.checkpoints import VOCABULARY, Part, load_engine, make_step, save_tiny
 
 TOKENS = 40
 

@@ -10,8 +10,8 @@ import torch
 from python_backend.drafters.config import DrafterConfig
 from python_backend.drafters.network import TargetParts
 from python_backend.drafters.weights import build_network
-from training.batches import Text, read_texts
-from training.corpus import Sample
+from training.corpus.shards import Sample
+from training.fit.batches import Text, read_texts
 
 VOCABULARY, HIDDEN, LAYERS = 40, 32, 3
 FINAL = LAYERS  # the captured layer that is the final norm's output

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from python_backend.engines.base import TargetEngine
-from tests.toy import ToyTarget
-from training.requests import ChatFormat, Request
-from training.sampler import Sampler, Written
+from python_backend.engine import TargetEngine
+from tests.support.toy import ToyTarget
+from training.corpus.requests import ChatFormat, Request
+from training.corpus.sampler import Sampler, Written
 
 CHAT = ChatFormat(before_user=(11, 12), after_user=(13, 14), between=(15, 16))
 NEVER = 95  # no end token among those that the toy emits in these tests

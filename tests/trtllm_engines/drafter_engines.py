@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from python_backend.drafters.contract import contracts
-from tests.drafters import save_spread
+from tests.support.drafters import save_spread
 from tests.training.drafting import KINDS
 from trtllm_engines.build_drafter import copy_table, ranges
 from trtllm_engines.drafter_folder import DrafterFolder

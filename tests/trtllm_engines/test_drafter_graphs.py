@@ -15,6 +15,7 @@ from onnxruntime import InferenceSession
 from typer import Typer
 from typer.testing import CliRunner
 
+from python_backend.checkpoints.checkpoint import weights_sha256
 from python_backend.drafters.block import BlockDrafter
 from python_backend.drafters.contract import contracts, lent_inputs
 from python_backend.drafters.drafting import walk
@@ -24,7 +25,6 @@ from python_backend.drafters.session import Append, Asked
 from python_backend.drafters.torch_context import TorchContext
 from python_backend.drafters.torch_session import torch_session
 from python_backend.drafters.weights import load, save
-from python_backend.engines.checkpoint import weights_sha256
 from tests.training.drafting import KINDS, VOCABULARY, toy_config, toy_network
 from tests.trtllm_engines.drafter_steps import TOLERANCE, BlockSteps, Graphs, RecurrentSteps, cache_of, dirty
 from trtllm_engines import build_drafter, export_drafter

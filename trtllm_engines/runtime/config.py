@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from trtllm_engines.pin import TENSORRT_LLM
 
 CONFIG = "config.json"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from trtllm_engines.pin import captured_name
 from trtllm_engines.runtime.config import EngineConfig
 

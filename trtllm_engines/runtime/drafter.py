@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from python_backend.checkpoints.checkpoint import CheckpointError, weights_sha256
 from python_backend.drafters.context import Context
 from python_backend.drafters.contract import LENT, contracts
 from python_backend.drafters.engine import SessionDrafter
 from python_backend.drafters.session import Session
 from python_backend.drafters.torch_context import TorchContext
 from python_backend.drafters.weights import target_parts
-from python_backend.engines.base import EngineError
-from python_backend.engines.checkpoint import CheckpointError, weights_sha256
+from python_backend.engine import EngineError
 from python_backend.engines.hardware import built
 from python_backend.protocol import Description, DrafterResult, DrafterStep
 from trtllm_engines.drafter_folder import DrafterFolder

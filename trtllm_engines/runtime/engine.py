@@ -9,16 +9,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from python_backend.engines.base import EngineError
+from python_backend.checkpoints.checkpoint import weights_sha256
+from python_backend.engine import EngineError
 from python_backend.engines.blocks import BlockTables
-from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.device_results import on_host, result_of, settle, with_features
 from python_backend.engines.hardware import built, hardware_of
 from python_backend.engines.slots import Slots, committed_rows, feature_counts
 from python_backend.protocol import Array, Description, Open, Opened, ProtocolError, TargetResult, TargetStep
-from python_backend.sampling.device import accept
 from python_backend.sampling.params import greedy_columns
 from python_backend.sampling.verify import logit_rows
+from python_backend.sampling.verify_torch import accept
 from python_backend.settings import CoordinatorSettings, TargetSettings
 from trtllm_engines.pin import TENSORRT_LLM, captured_name
 from trtllm_engines.runtime.config import CONFIG, EngineConfig

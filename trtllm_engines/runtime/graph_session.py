@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from python_backend.drafters.contract import GraphContract, Port
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from trtllm_engines.runtime.contract import ContractError, Declared, Memory, Rule, check_fed, differences
 
 if TYPE_CHECKING:

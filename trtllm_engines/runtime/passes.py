@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from python_backend.engines.blocks import Copy
 from python_backend.protocol import Array, TargetStep
 from trtllm_engines.runtime.config import EngineConfig

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from python_backend.settings import load
 from trtllm_engines.runtime.config import EngineConfig
 from trtllm_engines.runtime.engine import check_fits, used

@@ -16,7 +16,7 @@ import atexit
 import importlib
 from typing import Any, Protocol
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from python_backend.protocol import Array, TargetStep
 from trtllm_engines.launch import with_ranks
 from trtllm_engines.runtime.passes import Layout, Passes

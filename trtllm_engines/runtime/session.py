@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from trtllm_engines.pin import TENSORRT_LLM
 from trtllm_engines.runtime.config import EngineConfig
 from trtllm_engines.runtime.contract import WORKSPACE, Declared, check_engine

@@ -7,12 +7,12 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from python_backend import tokenizer
+from python_backend.assembly.local import local_drafters
+from python_backend.checkpoints import tokenizer
+from python_backend.checkpoints.checkpoint import resolve_checkpoint
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.service import Service
 from python_backend.coordinator.text import TextCodec
-from python_backend.drafters.local import local_drafters
-from python_backend.engines.checkpoint import resolve_checkpoint
 from python_backend.settings import load
 from python_backend.triton_bridge.bls import TARGET, BlsTarget, bls_drafters
 from python_backend.triton_bridge.models import CoordinatorModel

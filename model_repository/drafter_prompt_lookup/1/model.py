@@ -5,7 +5,7 @@ from pathlib import Path
 
 sys.path.append(str(Path(__file__).resolve().parents[3]))
 
-from python_backend.drafters.registry import build_drafter
+from python_backend.assembly.drafters import build_drafter
 from python_backend.settings import load
 from python_backend.triton_bridge.models import EngineModel
 from python_backend.triton_bridge.observe import log_to_triton

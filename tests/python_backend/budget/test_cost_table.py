@@ -9,10 +9,10 @@ import pytest
 from python_backend.budget import cost_table
 from python_backend.budget.cost_table import CostTable, monotone
 from python_backend.budget.policies import build_policy
-from python_backend.budget.profile import profile
+from python_backend.coordinator.profile import profile
 from python_backend.settings import BudgetSettings
-from tests.host import settings_for, start
-from tests.toy import ToyDrafter, ToyTarget
+from tests.support.host import settings_for, start
+from tests.support.toy import ToyDrafter, ToyTarget
 
 TABLE = CostTable(
     depth=4,

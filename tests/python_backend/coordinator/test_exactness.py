@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.host import ask, settings_for, start
-from tests.toy import ToyDrafter, ToyTarget, toy_decode
+from tests.support.host import ask, settings_for, start
+from tests.support.toy import ToyDrafter, ToyTarget, toy_decode
 
 POLICIES = ("off", "fixed", "dcut")
 

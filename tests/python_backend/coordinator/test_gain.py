@@ -13,8 +13,8 @@ from python_backend.coordinator.cost import NOTHING
 from python_backend.coordinator.gain import WINDOW_MS, Gain
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepReport
-from tests.host import ask, settings_for, start
-from tests.toy import ToyDrafter, ToyTarget
+from tests.support.host import ask, settings_for, start
+from tests.support.toy import ToyDrafter, ToyTarget
 
 TABLE = CostTable(4, 128, (1, 2), (0.0, 1.0), ((10.0, 20.0), (12.0, 28.0)), {"d": (5.0, 6.0)})
 

@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from python_backend.coordinator.handshake import StartupError, feature_columns
-from tests.host import ask, settings_for, start
-from tests.toy import ToyDrafter, ToyTarget
+from tests.support.host import ask, settings_for, start
+from tests.support.toy import ToyDrafter, ToyTarget
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def test_a_drafter_reads_its_own_layers_in_its_own_order():
 def test_requests_to_a_server_that_did_not_come_up_get_the_reason(tmp_path):
     from python_backend.coordinator.metrics import Metrics
     from python_backend.coordinator.service import Service
-    from tests.host import Letters
+    from tests.support.host import Letters
 
     settings = settings_for(["drafter_toy"], cache_dir=tmp_path)
     service = Service(settings, ToyTarget(slots=2), {"drafter_toy": ToyDrafter()}, Letters(), Metrics())

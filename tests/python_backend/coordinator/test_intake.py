@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from python_backend import tokenizer
+from python_backend.checkpoints import tokenizer
 from python_backend.coordinator import emit, request
 from python_backend.coordinator.intake import Intake
 from python_backend.coordinator.reply import Reply
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.text import TextCodec
-from tests.host import Answer, as_tensor, settings_for
+from tests.support.host import Answer, as_tensor, settings_for
 
 END = "<|im_end|>"
 

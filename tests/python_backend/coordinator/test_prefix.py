@@ -2,9 +2,9 @@
 
 import pytest
 
-from python_backend.engines.base import EngineError, EngineLostError
-from tests.host import ask, settings_for, start, wait_until
-from tests.toy import ToyDrafter, ToyTarget, toy_decode
+from python_backend.engine import EngineError, EngineLostError
+from tests.support.host import ask, settings_for, start, wait_until
+from tests.support.toy import ToyDrafter, ToyTarget, toy_decode
 
 BLOCK, PREFILL = 8, 16
 SYSTEM = [7 * i % 94 for i in range(50)]

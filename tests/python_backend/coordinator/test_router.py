@@ -10,8 +10,8 @@ import pytest
 
 from python_backend.coordinator.router import PromptClassifier, Router, pool, route
 from python_backend.settings import CoordinatorSettings, Settings
-from tests.host import ask, settings_for, start
-from tests.toy import ToyDrafter, ToyTarget
+from tests.support.host import ask, settings_for, start
+from tests.support.toy import ToyDrafter, ToyTarget
 
 ROUTES = {"chat": "a", "code": "b", "math": "c"}
 

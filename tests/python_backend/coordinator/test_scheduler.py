@@ -11,7 +11,7 @@ from python_backend.coordinator.scheduler import Scheduler
 from python_backend.coordinator.sequence import Sequence
 from python_backend.coordinator.stream import TextStream
 from python_backend.sampling.params import SamplingParams
-from tests.host import Answer
+from tests.support.host import Answer
 
 SLOTS, QUEUE, ROWS = 4, 5, 10
 

@@ -6,8 +6,8 @@ import threading
 import pytest
 
 from python_backend.coordinator.request import RequestError
-from tests.host import Letters, ask, settings_for, start, wait_until
-from tests.toy import ToyDrafter, ToyTarget, toy_decode
+from tests.support.host import Letters, ask, settings_for, start, wait_until
+from tests.support.toy import ToyDrafter, ToyTarget, toy_decode
 
 
 @pytest.fixture

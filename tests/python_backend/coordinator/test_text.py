@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from python_backend import tokenizer
+from python_backend.checkpoints import tokenizer
 from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.text import TextCodec
 

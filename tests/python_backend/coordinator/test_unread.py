@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.host import ask, settings_for, start
-from tests.toy import ToyDrafter, ToyTarget
+from tests.support.host import ask, settings_for, start
+from tests.support.toy import ToyDrafter, ToyTarget
 
 
 class HostedToy(ToyDrafter):

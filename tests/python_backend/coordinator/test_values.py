@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.service import Service
-from tests.host import Answer, Letters, as_tensor, ask, settings_for, start
-from tests.toy import VOCABULARY, ToyDrafter, ToyTarget, toy_decode
+from tests.support.host import Answer, Letters, as_tensor, ask, settings_for, start
+from tests.support.toy import VOCABULARY, ToyDrafter, ToyTarget, toy_decode
 
 PROMPT = [10, 20, 30, 40]
 GREEDY = toy_decode(PROMPT, 8)

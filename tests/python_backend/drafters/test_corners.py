@@ -14,9 +14,9 @@ from python_backend.drafters.drafting import take
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.drafters.pick import FirstChoice, pick_for
 from python_backend.protocol import DrafterStep, ProtocolError
-from tests.checkpoints import VOCABULARY
-from tests.drafters import save_drafter
 from tests.python_backend.sampling import corners
+from tests.support.checkpoints import VOCABULARY
+from tests.support.drafters import save_drafter
 
 DEPTH, ROWS = 3, 4
 

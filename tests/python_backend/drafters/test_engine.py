@@ -8,14 +8,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from python_backend.checkpoints.checkpoint import CheckpointError, weights_sha256
 from python_backend.drafters import weights
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.engines.checkpoint import CheckpointError, weights_sha256
 from python_backend.protocol import NO_TOKEN, DrafterStep, ProtocolError, Release
-from tests.checkpoints import save_tiny
+from tests.support.checkpoints import save_tiny
 from tests.training.drafting import toy_config
-from training.batches import Batch
-from training.simulate import draft_everywhere
+from training.evaluate.simulate import draft_everywhere
+from training.fit.batches import Batch
 
 ENGINES = ("openvino", "torch")
 KINDS = ("mtp", "eagle3", "dfly", "dflash", "dflare", "dspark")

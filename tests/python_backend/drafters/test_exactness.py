@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from python_backend.checkpoints.checkpoint import weights_sha256
 from python_backend.drafters import weights
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.engines.checkpoint import weights_sha256
 from python_backend.engines.torch_engine import TorchEngine
 from python_backend.settings import WORKLOADS, CoordinatorSettings, TargetSettings
-from tests.host import ask, settings_for, start
+from tests.support.host import ask, settings_for, start
 from tests.training.drafting import KINDS, toy_config
 
 LIMITS = {"max_sequences": 6, "max_length": 128, "depth": 4, "prefill_rows": 16}

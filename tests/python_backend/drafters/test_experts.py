@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 import torch
 
+from python_backend.checkpoints.checkpoint import weights_sha256
+from python_backend.checkpoints.decoder import load_weights, read_config
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.drafters.weights import load, save, target_parts
-from python_backend.engines.checkpoint import weights_sha256
-from python_backend.engines.decoder import load_weights, read_config
 from python_backend.protocol import DrafterStep
-from tests.checkpoints import SHAPE, save_tiny
-from training.recipe import Recipe
-from training.trainer import drafter_config, fresh_network
+from tests.support.checkpoints import SHAPE, save_tiny
+from training.fit.recipe import Recipe
+from training.fit.trainer import drafter_config, fresh_network
 
 LAYERS = {"mtp": (3,), "dfly": (0, 1)}
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 from python_backend.drafters import openvino_session
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from python_backend.protocol import DrafterStep
 from python_backend.settings import DrafterSettings
-from tests.checkpoints import VOCABULARY
-from tests.drafters import save_spread
+from tests.support.checkpoints import VOCABULARY
+from tests.support.drafters import save_spread
 from tests.training.drafting import KINDS
 
 DEPTH, SLOTS, LENGTH = 4, 5, 120

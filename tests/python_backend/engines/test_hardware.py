@@ -10,7 +10,7 @@ import pytest
 
 from python_backend.engines import hardware
 from python_backend.engines.hardware import built, hardware_of
-from tests.checkpoints import load_engine
+from tests.support.checkpoints import load_engine
 
 H20 = {"name": "NVIDIA H20", "total_memory": 97871 << 20, "multi_processor_count": 78, "major": 9, "minor": 0}
 

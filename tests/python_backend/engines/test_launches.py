@@ -11,14 +11,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.engines.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.protocol import DrafterStep, TargetStep
-from python_backend.sampling import device, verify
+from python_backend.sampling import verify, verify_torch
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.params import SamplingParams, columns
-from tests.checkpoints import VOCABULARY, Part, load_engine, make_step
-from tests.drafters import save_drafter
+from tests.support.checkpoints import VOCABULARY, Part, load_engine, make_step
+from tests.support.drafters import save_drafter
 
 FEW, MANY, LENGTH = 4, 12, 96
 
@@ -74,7 +74,7 @@ def test_acceptance_on_the_device(sampling: dict[str, float]) -> None:
         step = uneven(count, **sampling)
         history.write(step)
         logits = rng.normal(size=(len(verify.logit_rows(step)), VOCABULARY)).astype(np.float32)
-        return operations(lambda: device.accept(step, torch.from_numpy(logits), history))
+        return operations(lambda: verify_torch.accept(step, torch.from_numpy(logits), history))
 
     assert accept(FEW) == accept(MANY)
 

@@ -9,7 +9,7 @@ import torch
 
 from python_backend.engines.torch_engine import TorchEngine
 from python_backend.sampling.corners import LogitsError
-from tests.checkpoints import Part, load_engine, make_step
+from tests.support.checkpoints import Part, load_engine, make_step
 
 HEALTHY, BROKEN = Part(0, 0, [7, 8, 9]), Part(2, 0, [5, 6])
 

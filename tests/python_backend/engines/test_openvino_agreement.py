@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from python_backend.engines import quantised
-from python_backend.engines.decoder import load_weights
-from python_backend.engines.quantised import Blocks
+from python_backend.checkpoints import quantised
+from python_backend.checkpoints.decoder import load_weights
+from python_backend.checkpoints.quantised import Blocks
+from python_backend.checkpoints.tokenizer import load_tokenizer
 from python_backend.engines.torch_engine import TorchEngine
-from python_backend.tokenizer import load_tokenizer
-from tests.checkpoints import Part, load_engine, make_step
-from tests.openvino_targets import all_logits, load_openvino
+from tests.support.checkpoints import Part, load_engine, make_step
+from tests.support.openvino_targets import all_logits, load_openvino
 
 NEAR_TIE = 1e-3  # top-two gap, in logits, below which float32 may order them either way
 PROMPTS = (

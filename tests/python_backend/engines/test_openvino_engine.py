@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from python_backend.engines.checkpoint import CheckpointError
+from python_backend.checkpoints.checkpoint import CheckpointError
 from python_backend.engines.openvino_engine import OpenVinoEngine
 from python_backend.engines.torch_engine import TorchEngine
 from python_backend.protocol import ProtocolError
 from python_backend.settings import TargetSettings
-from tests.checkpoints import DENSE, VOCABULARY, Part, load_engine, make_step, save_tiny
-from tests.openvino_targets import all_logits, load_openvino
+from tests.support.checkpoints import DENSE, VOCABULARY, Part, load_engine, make_step, save_tiny
+from tests.support.openvino_targets import all_logits, load_openvino
 
 SLOTS, MAX_LENGTH = 6, 100
 

@@ -10,8 +10,8 @@ import pytest
 
 from python_backend.engines.openvino_engine import OpenVinoEngine
 from python_backend.engines.openvino_rows import INVARIANT, cut
-from tests.checkpoints import Part, make_step
-from tests.openvino_targets import all_logits, load_openvino
+from tests.support.checkpoints import Part, make_step
+from tests.support.openvino_targets import all_logits, load_openvino
 
 SLOTS, CONTEXTS, ROWS = 20, (40, 700), 12
 MATES = range(2, SLOTS)

@@ -10,9 +10,9 @@ import pytest
 
 from python_backend.engines.openvino_engine import OpenVinoEngine
 from python_backend.protocol import Array, ProtocolError
-from tests.checkpoints import VOCABULARY, Part, make_step
-from tests.openvino_targets import load_openvino
-from tests.prefixes import Recorder, commit, converse, leave_first_turn, opening, tokens
+from tests.support.checkpoints import VOCABULARY, Part, make_step
+from tests.support.openvino_targets import load_openvino
+from tests.support.prefixes import Recorder, commit, converse, leave_first_turn, opening, tokens
 
 SLOTS, LAYERS, BLOCK = 6, (0, 3), 32
 

@@ -11,13 +11,14 @@ import numpy as np
 import openvino as ov
 import pytest
 
-from python_backend.engines import openvino_engine, quantised, self_check
-from python_backend.engines.base import EngineError
-from python_backend.engines.checkpoint import RECORD, CheckpointError
+from python_backend.checkpoints import quantised
+from python_backend.checkpoints.checkpoint import RECORD, CheckpointError
+from python_backend.checkpoints.quantised import Blocks, Weight
+from python_backend.engine import EngineError
+from python_backend.engines import openvino_engine, self_check
 from python_backend.engines.openvino_weights import Weights, read_weights, to_int8
-from python_backend.engines.quantised import Blocks, Weight
-from tests.checkpoints import save_tiny
-from tests.openvino_targets import load_openvino
+from tests.support.checkpoints import save_tiny
+from tests.support.openvino_targets import load_openvino
 
 
 def test_one_changed_weight_is_refused_with_both_logits(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:

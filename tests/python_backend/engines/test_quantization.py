@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from python_backend.engines import quantization
 from python_backend.engines.quantization import in_effect, int8_flags
 from python_backend.settings import ROOT, Settings, TargetSettings
-from tests.openvino_targets import load_openvino
+from tests.support.openvino_targets import load_openvino
 
 CPUS = {
     "flags\t\t: fpu avx2 avx512f avx512_vnni amx_bf16 amx_int8": ("avx512_vnni", "amx_int8"),

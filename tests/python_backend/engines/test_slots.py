@@ -7,7 +7,7 @@ import pytest
 
 from python_backend.engines.slots import Slots
 from python_backend.protocol import ProtocolError
-from tests.checkpoints import Part, make_step
+from tests.support.checkpoints import Part, make_step
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.sampling import device, verify
+from python_backend.sampling import verify, verify_torch
 from python_backend.sampling.corners import BROKEN, FAR, GREEDY_BELOW, LARGEST, LogitsError
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.noise import exponentials
@@ -27,7 +27,7 @@ def on_host(case: Case) -> list[int]:
 
 def on_device(case: Case) -> list[int]:
     logits = torch.from_numpy(case.logits.copy())
-    return device.choose(case.step, verify.decided_rows(case.step), logits, case.history).tolist()
+    return verify_torch.choose(case.step, verify.decided_rows(case.step), logits, case.history).tolist()
 
 
 def single(logits: list[float], history: tuple[int, ...] = (0,), prompt_length: int = 0, **asked: object) -> Case:
@@ -68,7 +68,7 @@ def test_a_row_gives_the_same_token_in_any_batch(case: Case, random) -> None:
 @given(corners.cases())
 def test_log_probabilities_are_numbers(case: Case) -> None:
     host = verify.accept(case.step, case.logits.copy(), case.history)
-    elsewhere = device.accept(case.step, torch.from_numpy(case.logits.copy()), case.history)
+    elsewhere = verify_torch.accept(case.step, torch.from_numpy(case.logits.copy()), case.history)
     assert len(host.log_probs) == sum(p.return_log_probs for p in case.params)
     assert (host.log_probs <= 1e-6).all()
     assert (host.log_probs >= -np.float32(LARGEST)).all()
@@ -82,8 +82,12 @@ def test_a_row_with_nan_is_broken_and_no_other_can_tell(case: Case, which: int) 
     case.logits[broken, -1] = np.nan
     expected[broken] = BROKEN
     assert on_host(case) == on_device(case) == expected
-    for accept, logits in ((verify.accept, case.logits.copy()), (device.accept, torch.from_numpy(case.logits.copy()))):
-        with pytest.raises(LogitsError, match=rf"sequence {broken} in slot {case.step.slot[broken]}\b"):
+    for accept, logits in (
+        (verify.accept, case.logits.copy()),
+        (verify_torch.accept, torch.from_numpy(case.logits.copy())),
+    ):
+        slot = case.step.slot[broken]
+        with pytest.raises(LogitsError, match=rf"sequence {broken} in slot {slot}\b"):
             accept(case.step, logits, case.history)
 
 
@@ -101,7 +105,7 @@ def test_nan_behind_a_draft_that_is_not_accepted_says_nothing(temperature: float
     history.write(step)
     for result in (
         verify.accept(step, logits.copy(), history),
-        device.accept(step, torch.from_numpy(logits.copy()), history),
+        verify_torch.accept(step, torch.from_numpy(logits.copy()), history),
     ):
         assert (result.accepted.tolist(), result.next_token.tolist()) == ([0], [3])
         assert np.isfinite(result.log_probs).all()

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from python_backend.coordinator.interface import TABLE
-from tests.host import Letters, settings_for
+from tests.support.host import Letters, settings_for
+from tests.support.toy import ToyDrafter, ToyTarget, toy_decode
 from tests.support.triton import Request
-from tests.toy import ToyDrafter, ToyTarget, toy_decode
 
 PROMPT, TOKENS = "abc", 12
 EXPECTED = Letters().decode(toy_decode(Letters().encode(PROMPT), TOKENS))

@@ -7,10 +7,10 @@ import threading
 import numpy as np
 import pytest
 
-from tests.host import Letters, settings_for, wait_until
 from tests.support.faults import Fault, InjectedError
+from tests.support.host import Letters, settings_for, wait_until
+from tests.support.toy import ToyDrafter, ToyTarget, toy_decode
 from tests.support.triton import PUBLISHED, Request
-from tests.toy import ToyDrafter, ToyTarget, toy_decode
 
 PROMPT = [10, 20, 30, 40]
 EXPECTED = toy_decode(PROMPT, 6)

@@ -11,7 +11,7 @@ import pytest
 
 from python_backend.coordinator.request import RequestError
 from python_backend.triton_bridge.link import LinkClient, LinkServer, link_address
-from tests.host import Answer, wait_until
+from tests.support.host import Answer, wait_until
 
 
 class Echo:

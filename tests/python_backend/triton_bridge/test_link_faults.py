@@ -12,8 +12,8 @@ import pytest
 from python_backend.coordinator.reply import Reply, as_request_error
 from python_backend.coordinator.request import RequestError
 from python_backend.triton_bridge.link import LinkClient, LinkServer
-from tests.host import Answer, wait_until
 from tests.support.faults import Fault, InjectedError
+from tests.support.host import Answer, wait_until
 
 # What raises there, its caller answers for; and what notes the end is not itself watched.
 BEYOND = {"Worker._run", "LinkClient.submit", "LinkClient._forget", "Reply.is_cancelled", "LinkResponder.is_cancelled"}

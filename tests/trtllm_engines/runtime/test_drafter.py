@@ -15,9 +15,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from python_backend.engines.hosted import FeatureStore, HostedDrafter, HostingTarget
+from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.protocol import DrafterStep, ProtocolError
-from tests.checkpoints import VOCABULARY, Part, load_engine, make_step
+from tests.support.checkpoints import VOCABULARY, Part, load_engine, make_step
 from tests.trtllm_engines.drafter_engines import KINDS, LENGTH, SLOTS
 
 pytestmark = pytest.mark.export

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from python_backend.engines.torch_engine import TorchEngine
 from python_backend.protocol import ProtocolError
 from python_backend.settings import TargetSettings
-from tests.checkpoints import MODELS, VOCABULARY, Part, load_engine, make_step, save_tiny
+from tests.support.checkpoints import MODELS, VOCABULARY, Part, load_engine, make_step, save_tiny
 
 SLOTS, MAX_LENGTH = 6, 100
 Build = Callable[..., Any]

@@ -15,9 +15,9 @@ import pytest
 import torch
 
 import trtllm_engines
-from python_backend.engines.base import EngineError
-from python_backend.engines.checkpoint import CheckpointError
-from tests.checkpoints import save_tiny
+from python_backend.checkpoints.checkpoint import CheckpointError
+from python_backend.engine import EngineError
+from tests.support.checkpoints import save_tiny
 from tests.trtllm_engines.drafter_engines import LENGTH, SLOTS, write_drafter_engines
 from trtllm_engines.runtime.contract import ContractError
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.engines.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.protocol import DrafterStep, ProtocolError
-from tests.checkpoints import VOCABULARY, Part, make_step
-from tests.drafters import save_drafter
-from tests.prefixes import Recorder, commit, converse, leave_first_turn, opening, tokens
+from tests.support.checkpoints import VOCABULARY, Part, make_step
+from tests.support.drafters import save_drafter
+from tests.support.prefixes import Recorder, commit, converse, leave_first_turn, opening, tokens
 
 Build = Callable[..., Any]
 SLOTS, LAYERS, BLOCK = 6, (0, 3), 16

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from python_backend.engines.base import EngineError
-from tests.checkpoints import Part, make_step
+from python_backend.engine import EngineError
+from tests.support.checkpoints import Part, make_step
 from trtllm_engines.runtime.ranks import END, follow, join_world
 
 Build = Callable[..., Any]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from python_backend.engines import device_results
 from python_backend.engines.device_results import settle
-from tests.checkpoints import Part, make_step
+from tests.support.checkpoints import Part, make_step
 from trtllm_engines.runtime.staging import Staging
 
 

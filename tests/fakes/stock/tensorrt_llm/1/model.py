@@ -12,7 +12,7 @@ import triton_python_backend_utils as pb_utils
 from python_backend.engines.torch_engine import TorchEngine
 from python_backend.sampling.params import SamplingParams, columns
 from python_backend.settings import CoordinatorSettings, TargetSettings, load
-from tests.checkpoints import Part, make_step
+from tests.support.checkpoints import Part, make_step
 
 
 class TritonPythonModel:

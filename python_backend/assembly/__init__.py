@@ -1,0 +1,1 @@
+"""A server's parts, built from its settings."""

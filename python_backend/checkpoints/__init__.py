@@ -1,0 +1,1 @@
+"""Models on disk: shapes of decoders, weights and their quantised formats, tokenizers."""

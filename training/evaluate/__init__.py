@@ -1,0 +1,1 @@
+"""How good drafters are: acceptance on held-out texts, calibration, experiments, the router."""

@@ -1,0 +1,1 @@
+"""Fitting drafters: recipes, losses, unrolling, the training loop, publishing."""
