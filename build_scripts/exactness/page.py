@@ -15,9 +15,9 @@ ENOUGH = 20_000  # tokens of every combination
 FEATURES = ("avx2", "avx512f", "avx512_vnni", "amx_int8")
 HOW = """\
 Every answer is compared, token for token, with plain decoding of the same request alone by the same engine. The
-coordinator runs in one process with its engines. 64 requests, half at temperature 0 and half at 1, some with top-p,
-top-k, min-p or a penalty, drafts of 1, 3 or 7, arrive alone, 16 and 32 at a time, at once and staggered. Of an answer
-that differs, the tokens up to the difference count; `accepted` shows that speculation took place.
+coordinator runs in one process with its engines. In a whole run 64 requests, half at temperature 0 and half at 1, some
+with top-p, top-k, min-p or a penalty, drafts of 1, 3 or 7, arrive alone, 16 and 32 at a time, at once and staggered.
+Of an answer that differs, the tokens up to the difference count; `accepted` shows that speculation took place.
 """
 COLUMNS = ["target", "policy", "drafters", "tokens", "drafted", "accepted", "mismatches", "near-ties among them"]
 
@@ -41,6 +41,9 @@ def table(results: Results, allowed: dict[Run, list[Combination]]) -> Grid:
     for run in sorted(allowed):
         tally = results.of(run)
         policy, drafters = (run.policy, run.drafters) if run.drafts else ("any, or off", "none, or any")
+        if not tally.compared:
+            rows.append([str(run.arithmetic), policy, drafters, "not run yet", *[""] * 4])
+            continue
         ties = len(tally.near_ties(run.arithmetic))
         rows.append(
             [str(run.arithmetic), policy, drafters]
@@ -88,6 +91,7 @@ def page(results: Results, allowed: dict[Run, list[Combination]], facts: dict[st
         *(f"{key}: {value}." for key, value in facts.items()),
         "",
         f"**{tally.compared:,} tokens compared, {real} mismatches that rounding does not explain, {ties} near-ties.**",
+        *([f"**{missing} of the {len(allowed)} runs have fewer than {ENOUGH:,} tokens so far.**"] if missing else []),
         f"{sum(map(len, allowed.values()))} combinations of settings are allowed and come to {len(allowed)} runs here; "
         f"{sum(int(row[1]) for row in refused.rows)} are refused.",
         "",
@@ -104,11 +108,6 @@ def page(results: Results, allowed: dict[Run, list[Combination]], facts: dict[st
         "",
         refused.markdown(),
     ]
-    if missing:
-        lines += [
-            f"{missing} of the {len(allowed)} runs have fewer than {ENOUGH:,} tokens so far; the program goes on.",
-            "",
-        ]
     return "\n".join(lines)
 
 

@@ -127,3 +127,5 @@ def test_the_page_counts_what_is_allowed_refused_and_missing(results: Results) -
     assert f"| torch exact | dcut | mtp | {compared:,} |" in text
     assert "| openvino exact, invariant | any, or off | none, or any |" in text
     assert f"{len(allowed)} of the {len(allowed)} runs have fewer than 20,000 tokens so far" in text
+    nothing = page.page(Results(Path("nothing"), {}), allowed, {})
+    assert nothing.count("| not run yet |") == len(allowed)
