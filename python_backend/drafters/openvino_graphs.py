@@ -52,8 +52,8 @@ class Matrices:
         self._nodes: dict[tuple[int, torch.Size], tuple[Tensor, Node]] = {}
 
     def __call__(self, weight: Tensor, raw: bool = False) -> Node:
-        """[out, in]. raw: it reads states without a norm, whose outliers would swamp the scale that a processor with
-        products of 8 bits gives a group of them: such a matrix stays as it is."""
+        """[out, in]. raw: stays in float32. It reads states without a norm, whose outliers would swamp the scale that
+        a processor with products of 8 bits gives a group of them."""
         key = weight.data_ptr(), weight.shape
         if key not in self._nodes:
             values = _floats(weight)
@@ -182,7 +182,7 @@ class DraftGraph:
         if self.sketch is None:
             return self.best(self.linear(hidden, self.head))
         down, up = self.sketch
-        about = self.linear(self.linear(hidden, down), up)
+        about = self.linear(self.linear(hidden, down, raw=True), up)  # its small entries meet the largest states
         looked = ops.topk(about, self.input("looked_at"), 1, "max", "value", "i32").output(1)
         rows = ops.gather(self.matrix(self.head), looked, integers(0))  # [rows, looked at, hidden]
         logits = ops.matmul(rows, ops.unsqueeze(hidden, integers(2)), False, False)
