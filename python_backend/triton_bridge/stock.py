@@ -84,15 +84,22 @@ class StockTarget:
         return new_tokens(verify, self._call(verify.tensors))
 
     def _call(self, tensors: Tensors) -> Tensors:
+        """The one answer of the model, whatever its transaction policy: a call as for a decoupled model takes both, and
+        such a model may end with an empty response after it."""
         model = self.target.stock_model
         request = pb_utils.InferenceRequest(
             model_name=model, requested_output_names=list(OUTPUTS), inputs=pb_tensors(tensors)
         )
+        answers: list[Tensors] = []
         try:
-            response = request.exec()
+            for response in request.exec(decoupled=True):
+                if response.has_error():
+                    raise EngineError(f"{model}: {response.error().message()}")
+                # copied: the memory belongs to the response
+                given = {tensor.name(): tensor.as_numpy().copy() for tensor in response.output_tensors()}
+                answers += [given] if given else []
         except pb_utils.TritonModelException as error:
             raise EngineError(f"{model}: {error}") from error
-        if response.has_error():
-            raise EngineError(f"{model}: {response.error().message()}")
-        # copied: the memory belongs to the response
-        return {tensor.name(): tensor.as_numpy().copy() for tensor in response.output_tensors()}
+        if len(answers) != 1:
+            raise EngineError(f"{model} gave {len(answers)} answers to a request without streaming, expected 1")
+        return answers[0]

@@ -35,7 +35,7 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_with_words("llama", tmp_path_factory.mktemp("tiny") / "llama")
 
 
-@pytest.fixture(scope="module", params=["false"], ids=["one answer"])
+@pytest.fixture(scope="module", params=["false", "true"], ids=["one answer", "decoupled"])
 def stock_server(
     tmp_path_factory: pytest.TempPathFactory, checkpoint: Path, request: pytest.FixtureRequest
 ) -> Iterator[ServerUnderTest]:
