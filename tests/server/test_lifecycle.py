@@ -15,6 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from build_scripts import server as launcher
 from build_scripts.server import REPOSITORY, ServerStartError
 from build_scripts.triton_install import SHM
 from clients import transport, wire
@@ -120,13 +121,13 @@ def test_a_model_that_does_not_load_stops_the_start_with_its_error(tmp_path):
     assert processes(str(repository)) == []
 
 
-def serve(repository: Path) -> subprocess.Popen[str]:
+def serve(repository: Path, **settings: str) -> subprocess.Popen[str]:
     """`make serve` on free ports, once it has said that it is ready."""
     arguments = [f"--{name}-port=0" for name in ("http", "grpc", "metrics")]
     process = subprocess.Popen(
         [sys.executable, "-m", "build_scripts.serve", f"--repository={repository}", *arguments],
         cwd=ROOT,
-        env=os.environ | SMALL,
+        env=os.environ | SMALL | settings,
         stdout=subprocess.PIPE,
         text=True,
     )
@@ -151,6 +152,85 @@ def test_a_launcher_that_is_killed_takes_the_server_with_it(idle_repository):
     process.kill()
     process.communicate()
     wait_until(lambda: processes(str(idle_repository)) == [])
+
+
+def regions(prefix):
+    return sorted(path.name for path in SHM.glob(f"{prefix}*"))
+
+
+def launched(process: subprocess.Popen[str]) -> set[int]:
+    """The server and its models; the launcher's prefix holds its process id."""
+    return set(processes(f"angelspec-{process.pid}-")) - {process.pid}
+
+
+def test_what_a_killed_server_left_goes_at_the_next_start_and_a_living_one_s_stays(idle_repository):
+    with ServerUnderTest(repository=idle_repository) as living:
+        kept = regions(living.shm_prefix)
+        assert len(kept) > 4  # a region a model, and the claim
+        dead = serve(idle_repository)
+        for pid in [dead.pid, *launched(dead)]:  # all at once, as for want of memory: nobody can tidy up
+            os.kill(pid, signal.SIGKILL)
+        dead.communicate()
+        mark = f"angelspec-{dead.pid}-"
+        assert len(list(SHM.glob(f"{mark}*"))) > 4
+        wait_until(lambda: not processes(mark))
+        with ServerUnderTest(repository=idle_repository):
+            assert list(SHM.glob(f"{mark}*")) == []
+            assert regions(living.shm_prefix) == kept
+            assert httpx.get(f"http://{living.http_url}/v2/health/ready", timeout=30).status_code == 200
+
+
+def test_a_server_that_crashes_is_reported_and_nothing_is_left_even_if_tidying_is_interrupted(
+    idle_repository, monkeypatch
+):
+    server = ServerUnderTest(repository=idle_repository)
+    server.start()
+    pids = processes(server.shm_prefix)
+    (main,) = processes(f"--http-port={server.ports['http']}")
+    link = link_folder(main)
+    link.mkdir(mode=0o700)  # the idle models make none
+    for pid in pids:  # the models too, else they tidy up themselves
+        os.kill(pid, signal.SIGSTOP)
+    os.kill(main, signal.SIGSEGV)
+    os.kill(main, signal.SIGCONT)
+    wait_until(lambda: not server.is_running())
+
+    def interrupted(group):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(launcher, "wait_for_group", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        server.kill()
+    assert regions(server.shm_prefix) == []
+    assert not link.exists()
+    wait_until(lambda: not processes(server.shm_prefix))
+
+
+def test_a_stop_that_is_not_in_order_says_what_was_and_where_the_log_is(idle_repository):
+    process = serve(idle_repository, ANGELSPEC_COORDINATOR__DRAIN_S="1")
+    (main,) = {pid for pid in launched(process) if b"--http-port" in Path(f"/proc/{pid}/cmdline").read_bytes()}
+    stuck = launched(process) - {main}
+    for pid in stuck:
+        os.kill(pid, signal.SIGSTOP)  # no model answers any more, so none can be unloaded
+    process.send_signal(signal.SIGINT)
+    told = process.communicate(timeout=90)[0]
+    assert re.search(r"stopped, but not in order: 'angelspec\w*' did not unload within 1 s", told), told
+    assert ".log)" in told
+    assert list(SHM.glob(f"angelspec-{process.pid}-*")) == []
+    assert processes(str(idle_repository)) == []
+
+
+def test_serve_says_once_that_the_coordinator_died(idle_repository):
+    process = serve(idle_repository)
+    (coordinator,) = {p for p in launched(process) if b"/angelspec/1/" in Path(f"/proc/{p}/cmdline").read_bytes()}
+    os.kill(coordinator, signal.SIGKILL)
+    assert process.stdout
+    line = process.stdout.readline()
+    assert "not ready: " in line, line
+    assert ".log)" in line
+    time.sleep(5)  # two more looks
+    process.send_signal(signal.SIGINT)
+    assert "not ready" not in process.communicate(timeout=90)[0]
 
 
 class PlainTriton(ServerUnderTest):
