@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from python_backend.engines.base import EngineError
+from python_backend.engine import EngineError
 from python_backend.triton_bridge import stock
 
 ANSWER = {"output_ids": np.array([[[1, 2]]], dtype=np.int32), "sequence_length": np.array([[2]], dtype=np.int32)}
