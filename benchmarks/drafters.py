@@ -44,9 +44,9 @@ class Mode(NamedTuple):
 
 
 SERVERS: dict[str, dict[str, Any]] = {  # what each has beside the shipped settings
-    "every step": {"also": [], "longest_pause": 1},
-    "alone": {"also": []},
-    "both": {"also": [LOOKUP]},
+    "every step": {"shared_drafters": [], "max_skipped_steps": 1},
+    "alone": {"shared_drafters": []},
+    "both": {"shared_drafters": [LOOKUP]},
 }
 MODES = (
     Mode("plain", "alone", {"num_draft_tokens": 0}),
@@ -87,7 +87,7 @@ def prompts(count: int) -> dict[str, list[list[int]]]:
 
 def settings_file(folder: Path, name: str, also: list[str], **budget: int) -> Path:
     values = yaml.safe_load((ROOT / "angelspec.yaml").read_text())
-    values |= {"drafters": DRAFTERS, "routes": ROUTES, "also": also, "budget": values["budget"] | budget}
+    values |= {"drafters": DRAFTERS, "routes": ROUTES, "shared_drafters": also, "budget": values["budget"] | budget}
     file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(values))
     return file

@@ -11,8 +11,8 @@ from python_backend.protocol import (
     Description,
     DrafterResult,
     DrafterStep,
-    Open,
-    Opened,
+    PrefixHit,
+    PrefixQuery,
     TargetResult,
     TargetStep,
 )
@@ -35,7 +35,7 @@ class TargetEngine(Protocol):
 
     def describe(self) -> Description: ...
 
-    def open(self, opening: Open) -> Opened: ...
+    def open(self, opening: PrefixQuery) -> PrefixHit: ...
 
     def step(self, step: TargetStep) -> TargetResult: ...
 
@@ -52,7 +52,7 @@ class DrafterEngine(Protocol):
     def release(self, slot: Array) -> None: ...
 
 
-def nothing_held(opening: Open) -> Opened:
+def nothing_held(opening: PrefixQuery) -> PrefixHit:
     """The answer of an engine that shares no rows between sequences."""
     nothing = np.zeros(len(opening.slot), dtype=np.int32)
-    return Opened(held=nothing, feature_count=nothing, features=np.zeros((0, 0), dtype=np.float32))
+    return PrefixHit(held=nothing, feature_count=nothing, features=np.zeros((0, 0), dtype=np.float32))

@@ -221,7 +221,7 @@ class TargetResult(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Open(Message):
+class PrefixQuery(Message):
     """Prompts that begin in these slots: what does the target hold of them already?"""
 
     slot: Array = column(np.int32, "B")
@@ -242,7 +242,7 @@ class Open(Message):
 
 
 @dataclass(frozen=True, eq=False)
-class Opened(Message):
+class PrefixHit(Message):
     """Where each prompt's first step starts: its slot holds `held` committed rows."""
 
     held: Array = column(np.int32, "B")  # below the prompt's length

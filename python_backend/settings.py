@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic_settings import (
@@ -35,11 +35,37 @@ CompatibleModel = Literal["ensemble", "tensorrt_llm_bls"]
 COMPATIBLE_MODELS: tuple[CompatibleModel, ...] = ("ensemble", "tensorrt_llm_bls")
 
 
+RENAMED = {  # old name of a setting -> its name now
+    "target.weights": "target.quantization",
+    "target.graphs": "target.compiled_copies",
+    "drafters.NAME.weights": "drafters.NAME.folder",
+    "also": "shared_drafters",
+    "budget.longest_pause": "budget.max_skipped_steps",
+}
+
+
+def refuse_old_names(values: Any, section: str) -> Any:
+    """values: what is given for a section. Raises ValueError that says what the setting is called now."""
+    for old, new in RENAMED.items():
+        head, _, key = old.rpartition(".")
+        if head == section and isinstance(values, dict) and key in values:
+            raise ValueError(f"{old} is called {new} now: set that to {values[key]} instead")
+    return values
+
+
 class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+    name: ClassVar[str]
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: Any) -> Any:
+        return refuse_old_names(values, cls.name)
 
 
 class TargetSettings(Section):
+    name = "target"
+
     engine: EngineName = Field(
         "torch",
         description="what runs the target; openvino: CPU only, tensorrt_llm: GPU only, stock: another Triton model",
@@ -52,7 +78,7 @@ class TargetSettings(Section):
         "auto",
         description="exact: as stored, in float32; int8-dynamic: 8-bit products, a slightly different model, openvino "
         "with invariant only; auto: int8-dynamic with invariant on openvino where the CPU has AVX512-VNNI or AMX-INT8, "
-        "else exact. It was called `weights`",
+        "else exact",
     )
     invariant: bool = Field(
         False,
@@ -60,7 +86,7 @@ class TargetSettings(Section):
     )
     device: str = Field("cpu", description="cpu, cuda, cuda:1")
     threads: int = Field(0, ge=0, description="0 = one per core")
-    graphs: int = Field(
+    compiled_copies: int = Field(
         4, ge=1, description="compiled copies of the network, each left at the shapes of its last pass: openvino only"
     )
     prefix_cache: int = Field(
@@ -70,15 +96,6 @@ class TargetSettings(Section):
         False, description="trained drafters run in the target's process, so that features stay on its device"
     )
     feature_layers: tuple[int, ...] = Field((), description="captured hidden layers; by default what the drafters read")
-
-    @model_validator(mode="before")
-    @classmethod
-    def _renamed(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "weights" in values:
-            raise ValueError(
-                f"target.weights is called target.quantization now: set that to {values['weights']} instead"
-            )
-        return values
 
     @model_validator(mode="after")
     def _engine_has(self) -> Self:
@@ -108,8 +125,10 @@ class TargetSettings(Section):
 
 
 class DrafterSettings(Section):
+    name = "drafters.NAME"
+
     kind: str = Field("prompt_lookup", description="prompt_lookup, or network: trained weights")
-    weights: Path | None = Field(None, description="network: its folder; by default model_repository/NAME/1")
+    folder: Path | None = Field(None, description="network: its folder; by default model_repository/NAME/1")
     device: str = Field("cpu", description="network: cpu, cuda, cuda:1")
     engine: DrafterEngineName = Field(
         "auto",
@@ -139,6 +158,8 @@ class DrafterSettings(Section):
 
 
 class CoordinatorSettings(Section):
+    name = "coordinator"
+
     max_sequences: int = Field(32, ge=1, description="KV slots: sequences decoded at once")
     max_length: int = Field(2048, ge=8, description="tokens of a sequence, prompt and output")
     max_queue: int = Field(256, ge=0, description="waiting requests; one more is refused with UNAVAILABLE")
@@ -162,11 +183,13 @@ class CoordinatorSettings(Section):
 
 
 class BudgetSettings(Section):
+    name = "budget"
+
     policy: PolicyName = Field("dcut", description="how many drafts are verified")
     rho: tuple[float, ...] = Field(
         (0.25, 0.5, 0.75, 1.0), description="fractions of B (D + 1) rows that dcut weighs; 0 = plain decoding"
     )
-    longest_pause: int = Field(
+    max_skipped_steps: int = Field(
         1, ge=1, description="steps for which a drafter may stay unasked for a request where it does not pay; 1 = never"
     )
     online_costs: bool = Field(True, description="the cost table is corrected by the steps that are measured")
@@ -201,7 +224,7 @@ class Settings(BaseSettings):
     thinking_routes: dict[Workload, str] = Field(
         {}, description="the same for requests with `thinking`; where it names none, routes does"
     )
-    also: tuple[str, ...] = Field(
+    shared_drafters: tuple[str, ...] = Field(
         (), description="drafters asked for every request beside its own; the drafts of which more are expected win"
     )
     coordinator: CoordinatorSettings = CoordinatorSettings()
@@ -219,6 +242,11 @@ class Settings(BaseSettings):
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = settings_file()
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=file)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _renamed(cls, values: Any) -> Any:
+        return refuse_old_names(values, "")
 
     @model_validator(mode="after")
     def _engines_have_features(self) -> Self:

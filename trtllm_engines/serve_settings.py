@@ -51,7 +51,7 @@ def settings_of(recipe: Recipe, precision: Precision, folders: Folders, memory: 
             "prefill_rows": recipe.limits.max_rows - recipe.verify_rows,
         },
         **_drafters(recipe, folders),
-        "budget": {"policy": "dcut", "longest_pause": 16, "rho": [0, 0.25, 0.5, 0.75, 1]},
+        "budget": {"policy": "dcut", "max_skipped_steps": 16, "rho": [0, 0.25, 0.5, 0.75, 1]},
     }
 
 
@@ -66,13 +66,13 @@ def _drafters(recipe: Recipe, folders: Folders) -> dict[str, Any]:
     blocks = [name for name in built if name not in recurrent]
     chat, others = (recurrent or blocks)[0], (blocks or recurrent)[0]
     networks = {
-        name: {"kind": "network", "engine": "tensorrt", "device": "cuda", "weights": str(folder.resolve())}
+        name: {"kind": "network", "engine": "tensorrt", "device": "cuda", "folder": str(folder.resolve())}
         for name, folder in built.items()
     }
     return {
         "drafters": {LOOKUP: {"kind": "prompt_lookup", "in_process": True}, **networks},
         "routes": {"chat": chat, "code": others, "math": others},
-        "also": [LOOKUP],
+        "shared_drafters": [LOOKUP],
     }
 
 

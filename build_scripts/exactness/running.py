@@ -124,12 +124,16 @@ def settings_of(subject: Subject, run: Run, **target: Any) -> Settings:
             "drafters": {name: drafters[name].model_dump() for name in (LOOKUP, MTP, DFLY)},
             "routes": dict.fromkeys(WORKLOADS, own),
             "thinking_routes": {},
-            "also": tuple(beside),
+            "shared_drafters": tuple(beside),
             "coordinator": CoordinatorSettings(
                 max_sequences=subject.slots, max_length=subject.max_length, depth=DEPTH, prefill_rows=PREFILL_ROWS
             ).model_dump(),
             "budget": BudgetSettings(
-                policy=run.policy, rho=(0, 0.25, 0.5, 0.75, 1), longest_pause=16, profile_context=64, profile_repeats=1
+                policy=run.policy,
+                rho=(0, 0.25, 0.5, 0.75, 1),
+                max_skipped_steps=16,
+                profile_context=64,
+                profile_repeats=1,
             ).model_dump(),
             "cache_dir": subject.cache_dir,
         }

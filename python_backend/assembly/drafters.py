@@ -71,7 +71,7 @@ def build_drafter(name: str, settings: Settings) -> DrafterEngine:
 
 def weights_folder(name: str, drafter: DrafterSettings) -> Path:
     """Where a network's weights are: beside its Triton model, unless the settings say otherwise."""
-    return drafter.weights or ROOT / "model_repository" / name / "1"
+    return drafter.folder or ROOT / "model_repository" / name / "1"
 
 
 def layers_read(settings: Settings) -> tuple[int, ...]:

@@ -20,8 +20,8 @@ from python_backend.protocol import (
     Description,
     DrafterResult,
     DrafterStep,
-    Open,
-    Opened,
+    PrefixHit,
+    PrefixQuery,
     ProtocolError,
     TargetResult,
     TargetStep,
@@ -35,7 +35,7 @@ class DeviceTarget(Protocol):
 
     def describe(self) -> Description: ...
 
-    def open_on_device(self, opening: Open) -> tuple[Opened, Tensor | None]:
+    def open_on_device(self, opening: PrefixQuery) -> tuple[PrefixHit, Tensor | None]:
         """What is held; features [C, F] of the rows that `feature_count` counts, apart from the answer."""
         ...
 
@@ -105,7 +105,7 @@ class HostingTarget:
         self._engine, self._store = engine, store
         self.describe = engine.describe
 
-    def open(self, opening: Open) -> Opened:
+    def open(self, opening: PrefixQuery) -> PrefixHit:
         opened, features = self._engine.open_on_device(opening)
         nothing = np.zeros_like(opened.held)
         if features is not None:

@@ -9,10 +9,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.budget import asking, dcut
-from python_backend.budget.asking import Terms
+from python_backend.budget import dcut, draft_payoff
 from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import Choice
+from python_backend.budget.draft_payoff import Prices
 from python_backend.settings import BudgetSettings
 
 
@@ -32,7 +32,7 @@ class Policy(Protocol):
     name: str
     drafts: bool
 
-    def terms(self, batch: int) -> Terms:
+    def prices(self, batch: int) -> Prices:
         """On which the drafters are asked for B decoding sequences."""
         ...
 
@@ -45,8 +45,8 @@ class Off:
     name = "off"
     drafts = False
 
-    def terms(self, batch: int) -> Terms:
-        return Terms()
+    def prices(self, batch: int) -> Prices:
+        return Prices()
 
     def select(self, drafts: Drafts) -> Choice:
         batch = len(drafts.available)
@@ -59,8 +59,8 @@ class Fixed:
     name = "fixed"
     drafts = True
 
-    def terms(self, batch: int) -> Terms:
-        return Terms()
+    def prices(self, batch: int) -> Prices:
+        return Prices()
 
     def select(self, drafts: Drafts) -> Choice:
         batch = len(drafts.available)
@@ -78,10 +78,12 @@ class DCut:
     drafts = True
 
     def __init__(self, costs: StepCosts, settings: BudgetSettings) -> None:
-        self._costs, self._rho, self._longest_pause = costs, settings.rho, settings.longest_pause
+        self._costs, self._rho, self._max_skipped_steps = costs, settings.rho, settings.max_skipped_steps
 
-    def terms(self, batch: int) -> Terms:
-        return asking.terms(self._costs, batch, self._longest_pause) if self._longest_pause > 1 else Terms()
+    def prices(self, batch: int) -> Prices:
+        if self._max_skipped_steps == 1:
+            return Prices()
+        return draft_payoff.prices(self._costs, batch, self._max_skipped_steps)
 
     def select(self, drafts: Drafts) -> Choice:
         return dcut.select(

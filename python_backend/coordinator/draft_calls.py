@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from python_backend.budget import asking
-from python_backend.budget.asking import Terms
+from python_backend.budget import draft_payoff
 from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import survival
+from python_backend.budget.draft_payoff import Prices
 from python_backend.checks import feature_columns
 from python_backend.coordinator.metrics import Metrics
 from python_backend.coordinator.report import StepReport
@@ -50,7 +50,7 @@ class DraftCalls:
         self.steps = 0
         self.readers = {name for name, drafter in described.items() if drafter.feature_size or drafter.hosted}
 
-    def run(self, sequences: list[Sequence], limit: Array, terms: Terms, report: StepReport) -> Drafted:
+    def run(self, sequences: list[Sequence], limit: Array, prices: Prices, report: StepReport) -> Drafted:
         """limit: [B] drafts that are of use to each. Drafters are asked from the cheapest on, each for those sequences
         for which that is expected to pay; a sequence takes the drafts that are worth most, the first win a tie."""
         self.steps += 1
@@ -65,7 +65,7 @@ class DraftCalls:
                 groups[name].append(int(i))
         predicted = 0.0
         for name in sorted(groups, key=lambda name: self.predict_ms(name, len(groups[name]), full)):
-            members, depth = self._call(name, sequences, np.array(groups[name]), limit, worth, terms)
+            members, depth = self._call(name, sequences, np.array(groups[name]), limit, worth, prices)
             if not depth:
                 continue
             group = [sequences[i] for i in members]
@@ -83,11 +83,11 @@ class DraftCalls:
             exists = np.logical_and.accumulate(drafted.draft_ids != NO_TOKEN, axis=1).sum(axis=1)
             exists = np.minimum(exists, limit[members])
             useful = np.arange(depth) < exists[:, None]
-            value = asking.worth(survival(drafted.confidence) * useful, terms.row)
-            share = terms.ms * expected_ms / len(group)
+            value = draft_payoff.worth(survival(drafted.confidence) * useful, prices.row)
+            share = prices.ms * expected_ms / len(group)
             for sequence, count, sure in zip(group, exists, drafted.confidence, strict=True):
                 sequence.worth[name].see(sure[:count].tolist())
-                sequence.worth[name].rate(depth, terms.row, share, terms.longest_pause)
+                sequence.worth[name].rate(depth, prices.row, share, prices.max_skipped_steps)
             if self.costs:
                 self.costs.saw_draft(name, len(members), depth, took)
             better = (value > worth[members]) | ((available[members] == 0) & (exists > 0))
@@ -120,26 +120,26 @@ class DraftCalls:
         return self.costs.draft_ms(name, batch, depth) if self.costs else 0.0
 
     def _call(
-        self, name: str, sequences: list[Sequence], members: Array, limit: Array, worth: Array, terms: Terms
+        self, name: str, sequences: list[Sequence], members: Array, limit: Array, worth: Array, prices: Prices
     ) -> tuple[Array, int]:
         """Those of the members for whom the drafter is asked in this step, and how deep. worth: [B] of the drafts that
         there are."""
 
         def cost(count: int, depth: int) -> float:
-            return terms.ms * self.predict_ms(name, count, depth)
+            return prices.ms * self.predict_ms(name, count, depth)
 
         full = int(limit[members].max())
-        if cost(len(members), full) <= asking.NEGLIGIBLE * len(members):
+        if cost(len(members), full) <= draft_payoff.NEGLIGIBLE * len(members):
             return members, full
         known = [sequences[i].worth[name] for i in members]
         useful = np.arange(full) < limit[members][:, None]
         expected = np.where(useful, [w.expected(full) for w in known], 0.0)
-        call = asking.best_call(asking.gains(expected, terms.row, worth[members]), cost)
+        call = draft_payoff.best_call(draft_payoff.gains(expected, prices.row, worth[members]), cost)
         due = np.array([w.due(self.steps) for w in known])
-        depth = max(call.depth, min(asking.TRY, full)) if due.any() else call.depth
+        depth = max(call.depth, min(draft_payoff.TRY, full)) if due.any() else call.depth
         for w, chosen, has in zip(known, call.members, worth[members] > 0, strict=True):
             if w.pause == 1 and not chosen and not has:  # it pays no more, in this company
-                w.lose(terms.longest_pause)
+                w.lose(prices.max_skipped_steps)
         return members[due | call.members], depth
 
     def release(self, sequences: list[Sequence]) -> None:

@@ -24,11 +24,13 @@ def check(settings: Settings, target: Description, drafters: dict[str, Descripti
         for workload, name in getattr(settings, table).items()
         if name not in drafters
     ]
-    for name in settings.also:
+    for name in settings.shared_drafters:
         if name not in drafters:
-            problems.append(f"also names '{name}', which is not among the drafters {sorted(drafters)}")
+            problems.append(f"shared_drafters names '{name}', which is not among the drafters {sorted(drafters)}")
         elif drafters[name].feature_size or drafters[name].hosted:
-            problems.append(f"also names '{name}', which reads features: only a request's own drafter gets them")
+            problems.append(
+                f"shared_drafters names '{name}', which reads features: only a request's own drafter gets them"
+            )
     if problems:
         raise StartupError("; ".join(problems))
 

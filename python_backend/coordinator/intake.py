@@ -51,7 +51,7 @@ class Intake:
             params=self._sampling(fields, max_tokens),
             depth=depth,
             drafter=self._settings.drafter_of(workload, fields.thinking) if depth else "",
-            also=self._settings.also if depth else (),
+            shared_drafters=self._settings.shared_drafters if depth else (),
             workload=workload,
             undecided=fields.workload == "auto",
             thinking=fields.thinking,

@@ -24,7 +24,7 @@ from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
 from python_backend.coordinator.verify_pass import VerifyPass
 from python_backend.engine import EngineLostError, TargetEngine
-from python_backend.protocol import Array, Description, Open, TargetResult, row_starts
+from python_backend.protocol import Array, Description, PrefixQuery, TargetResult, row_starts
 
 log = logging.getLogger(__name__)
 
@@ -121,7 +121,7 @@ class DecodeLoop:
         """One call per drafter, for all its decoding sequences. Returns the drafts and their ids [B, D]."""
         sequences = batch.decoding
         limit = np.array([s.draft_limit if self.policy.drafts else 0 for s in sequences], dtype=np.int64)
-        drafted = self.calls.run(sequences, limit, self.policy.terms(len(sequences)), report)
+        drafted = self.calls.run(sequences, limit, self.policy.prices(len(sequences)), report)
         report.drafted = int(drafted.available.sum())
         full = np.array([s.depth if limit[i] else 0 for i, s in enumerate(sequences)], dtype=np.int64)
         prompt_rows = sum(chunk.rows for chunk in batch.chunks)
@@ -285,8 +285,8 @@ class DecodeLoop:
             self.scheduler.finish(sequence)
 
 
-def _opening(starting: list[Sequence], unread: Array) -> Open:
-    return Open(
+def _opening(starting: list[Sequence], unread: Array) -> PrefixQuery:
+    return PrefixQuery(
         slot=np.array([s.slot for s in starting], dtype=np.int32),
         row_count=np.array([s.prompt_length for s in starting], dtype=np.int32),
         token_ids=np.array([t for s in starting for t in s.tokens[: s.prompt_length]], dtype=np.int32),

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from python_backend.budget.asking import Worth
+from python_backend.budget.draft_payoff import Worth
 from python_backend.coordinator.cost import Cost
 from python_backend.coordinator.reply import Reply
 from python_backend.coordinator.stream import TextStream
@@ -88,7 +88,7 @@ class Sequence:
     slot: int = NO_SLOT
     opened: bool = False  # the target was asked what it holds of the prompt
     cached: int = 0  # committed rows in the target's KV
-    also: tuple[str, ...] = ()  # drafters that are asked beside it; they read no features
+    shared_drafters: tuple[str, ...] = ()  # drafters that are asked beside it; they read no features
     seen: dict[str, int] = field(default_factory=dict)  # drafter -> rows of them that it has
     worth: dict[str, Worth] = field(default_factory=lambda: defaultdict(Worth))  # of each drafter, to it
     features: list[Array] = field(default_factory=list)  # [c, F] pieces of the rows that `drafter` has not seen
@@ -126,7 +126,7 @@ class Sequence:
     @property
     def drafters(self) -> tuple[str, ...]:
         """Those that are asked, its own first."""
-        return tuple(dict.fromkeys((self.drafter, *self.also))) if self.drafter else self.also
+        return tuple(dict.fromkeys((self.drafter, *self.shared_drafters))) if self.drafter else self.shared_drafters
 
     @property
     def is_cancelled(self) -> bool:
@@ -158,6 +158,6 @@ class Sequence:
 
     def lose(self, drafter: str) -> None:
         """Go on without a drafter."""
-        self.also = tuple(name for name in self.also if name != drafter)
+        self.shared_drafters = tuple(name for name in self.shared_drafters if name != drafter)
         if self.drafter == drafter:
             self.drafter, self.features = "", []

@@ -21,7 +21,7 @@ from python_backend.engines.openvino_weights import Weights, read_weights
 from python_backend.engines.quantization import in_effect
 from python_backend.engines.self_check import CHECK_ROWS, load_reference, self_check
 from python_backend.engines.slots import Slots, check_fits, committed_rows
-from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
+from python_backend.protocol import Array, Description, PrefixHit, PrefixQuery, TargetResult, TargetStep
 from python_backend.sampling.verify import accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
@@ -58,7 +58,7 @@ class OpenVinoEngine:
         longest = max(self.slots.max_length + self.limits.fewest - 1, CHECK_ROWS)
         weights = Weights(read_weights(folder, target.quantization))
         graph = build_graph(self.config, weights, target.feature_layers, longest, target.invariant)
-        compiled = [compile_graph(graph, target) for _ in range(target.graphs)]
+        compiled = [compile_graph(graph, target) for _ in range(target.compiled_copies)]
         block_size = check_compiled(compiled[0], self.config)
         self.blocks = BlockTables(self.slots.count, longest, block_size, target.prefix_cache // block_size)
         self.input_index = {port.get_any_name(): i for i, port in enumerate(compiled[0].inputs)}  # faster than by name
@@ -91,7 +91,7 @@ class OpenVinoEngine:
     def feature_size(self) -> int:
         return len(self.target.feature_layers) * self.config.hidden_size
 
-    def open(self, opening: Open) -> Opened:
+    def open(self, opening: PrefixQuery) -> PrefixHit:
         """Let prompts begin with rows that others left. Raises ProtocolError where they break the contract."""
         prompts = self.slots.open(opening)
         held = np.array([self.blocks.open(int(s), t) for s, t in zip(opening.slot, prompts, strict=True)], np.int32)
@@ -99,7 +99,7 @@ class OpenVinoEngine:
         nothing = np.zeros_like(held)
         count = held if self.kept_features.size else nothing
         features = self.kept_features[self.blocks.places(opening.slot, nothing, count)]
-        return Opened(held=held, feature_count=count, features=features if count.any() else NO_FEATURES)
+        return PrefixHit(held=held, feature_count=count, features=features if count.any() else NO_FEATURES)
 
     def step(self, step: TargetStep) -> TargetResult:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from python_backend.checks import check_held, check_known, check_slots, first
-from python_backend.protocol import Array, Open, ProtocolError, TargetStep, row_starts
+from python_backend.protocol import Array, PrefixQuery, ProtocolError, TargetStep, row_starts
 from python_backend.rows import row_owners
 from python_backend.sampling.contract import check_sampling
 from python_backend.sampling.history import TokenHistory
@@ -23,7 +23,7 @@ class Slots:
         self.stored: npt.NDArray[np.int32] = np.zeros(slots, dtype=np.int32)
         self.history = TokenHistory(slots, max_length)
 
-    def open(self, opening: Open) -> list[npt.NDArray[np.int32]]:
+    def open(self, opening: PrefixQuery) -> list[npt.NDArray[np.int32]]:
         """Begin a sequence in each slot, and note its prompt. Returns each prompt's tokens.
 
         Raises ProtocolError naming the tensor, the value and the limit; nothing has changed then.

@@ -16,7 +16,7 @@ from python_backend.engines.hardware import hardware_of
 from python_backend.engines.slots import Slots, check_fits, committed_rows, feature_counts
 from python_backend.engines.torch_attention import KvCache, on_device, plan
 from python_backend.engines.torch_network import Decoder, Pass
-from python_backend.protocol import Array, Description, Open, Opened, TargetResult, TargetStep
+from python_backend.protocol import Array, Description, PrefixHit, PrefixQuery, TargetResult, TargetStep
 from python_backend.sampling import verify_torch as device
 from python_backend.sampling.verify import Acceptance, accept, logit_rows
 from python_backend.settings import CoordinatorSettings, TargetSettings
@@ -64,10 +64,10 @@ class TorchEngine:
             feature_size=len(self.target.feature_layers) * config.hidden_size,
         )
 
-    def open(self, opening: Open) -> Opened:
+    def open(self, opening: PrefixQuery) -> PrefixHit:
         return nothing_held(opening)
 
-    def open_on_device(self, opening: Open) -> tuple[Opened, Tensor | None]:
+    def open_on_device(self, opening: PrefixQuery) -> tuple[PrefixHit, Tensor | None]:
         return nothing_held(opening), None
 
     def step(self, step: TargetStep) -> TargetResult:

@@ -29,8 +29,8 @@ from python_backend.protocol import (
     DrafterResult,
     DrafterStep,
     Message,
-    Open,
-    Opened,
+    PrefixHit,
+    PrefixQuery,
     ProtocolError,
     Release,
     TargetResult,
@@ -130,8 +130,8 @@ class BlsEngine:
 class BlsTarget(BlsEngine):
     """The target model of this server."""
 
-    def open(self, opening: Open) -> Opened:
-        return self._ask(OPEN, opening, Opened)
+    def open(self, opening: PrefixQuery) -> PrefixHit:
+        return self._ask(OPEN, opening, PrefixHit)
 
     def step(self, step: TargetStep) -> TargetResult:
         return self._ask(STEP, step, TargetResult)

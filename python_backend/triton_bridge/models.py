@@ -27,8 +27,8 @@ from python_backend.protocol import (
     RELEASE,
     STEP,
     DrafterStep,
-    Open,
-    Opened,
+    PrefixHit,
+    PrefixQuery,
     ProtocolError,
     Release,
     TargetStep,
@@ -101,7 +101,7 @@ class EngineModel:
             text = json.dumps(asdict(self._engine.describe()))
             return {DESCRIPTION: np.array([text.encode()], dtype=np.object_)}
         if operation == OPEN:
-            opened: Opened = self._engine.open(Open.decode(tensors))
+            opened: PrefixHit = self._engine.open(PrefixQuery.decode(tensors))
             return opened.encode()
         if operation == RELEASE:
             self._engine.release(Release.decode(tensors).slot)

@@ -19,7 +19,16 @@ from python_backend.checkpoints.checkpoint import weights_sha256
 from python_backend.engine import EngineError, nothing_held
 from python_backend.engines.hardware import hardware_of
 from python_backend.engines.slots import Slots
-from python_backend.protocol import NO_TOKEN, Array, Description, Open, Opened, TargetResult, TargetStep, Tensors
+from python_backend.protocol import (
+    NO_TOKEN,
+    Array,
+    Description,
+    PrefixHit,
+    PrefixQuery,
+    TargetResult,
+    TargetStep,
+    Tensors,
+)
 from python_backend.settings import CoordinatorSettings, TargetSettings
 from python_backend.triton_bridge.messages import pb_tensors
 from python_backend.triton_bridge.stock_tensors import OUTPUTS, Tokens, Verify, new_tokens, verify_of
@@ -54,7 +63,7 @@ class StockTarget:
             feature_size=0,
         )
 
-    def open(self, opening: Open) -> Opened:
+    def open(self, opening: PrefixQuery) -> PrefixHit:
         return nothing_held(opening)
 
     def step(self, step: TargetStep) -> TargetResult:

@@ -14,13 +14,21 @@ from tritonclient.utils import triton_to_np_dtype
 from build_scripts import write_configs
 from python_backend.coordinator.foreign import FOREIGN
 from python_backend.coordinator.request import ALIASES, Fields
-from python_backend.protocol import DESCRIPTION, DrafterResult, DrafterStep, Open, Opened, TargetResult, TargetStep
+from python_backend.protocol import (
+    DESCRIPTION,
+    DrafterResult,
+    DrafterStep,
+    PrefixHit,
+    PrefixQuery,
+    TargetResult,
+    TargetStep,
+)
 from python_backend.settings import COMPATIBLE_MODELS, ROOT
 
 REPOSITORY = ROOT / "model_repository"
 MODELS = sorted(folder.name for folder in REPOSITORY.iterdir())
 ENGINES = [(name, (DrafterStep,), (DrafterResult,)) for name in MODELS if name.startswith("drafter_")]
-ENGINES.append(("target", (TargetStep, Open, DrafterStep), (TargetResult, Opened, DrafterResult)))
+ENGINES.append(("target", (TargetStep, PrefixQuery, DrafterStep), (TargetResult, PrefixHit, DrafterResult)))
 
 
 def config(name):

@@ -81,7 +81,7 @@ class Answer:
 
 
 def settings_for(drafters: list[str], **sections: Any) -> Settings:
-    """Small limits for the toys. sections: coordinator={…}, budget={…}, also=…, cache_dir=…"""
+    """Small limits for the toys. sections: coordinator={…}, budget={…}, shared_drafters=…, cache_dir=…"""
     return Settings(
         drafters={name: DrafterSettings(kind="toy") for name in drafters},
         routes={w: drafters[i % len(drafters)] for i, w in enumerate(("chat", "code", "math"))},
@@ -90,7 +90,7 @@ def settings_for(drafters: list[str], **sections: Any) -> Settings:
             | sections.get("coordinator", {})
         ),
         budget=BudgetSettings(**{"profile_context": 8, "profile_repeats": 1} | sections.get("budget", {})),
-        also=sections.get("also", ()),
+        shared_drafters=sections.get("shared_drafters", ()),
         cache_dir=sections["cache_dir"],
     )
 

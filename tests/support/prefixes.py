@@ -9,7 +9,7 @@ import numpy as np
 
 from python_backend.drafters.prompt_lookup import PromptLookup
 from python_backend.engine import TargetEngine
-from python_backend.protocol import Array, Open, Opened, TargetResult, TargetStep
+from python_backend.protocol import Array, PrefixHit, PrefixQuery, TargetResult, TargetStep
 from tests.support.checkpoints import VOCABULARY, Part, make_step
 from tests.support.host import Answer, ask, settings_for, start
 
@@ -18,8 +18,8 @@ def tokens(count: int, seed: int = 0) -> list[int]:
     return np.random.default_rng(seed).integers(0, VOCABULARY, count).tolist()
 
 
-def opening(*prompts: tuple[int, list[int]]) -> Open:
-    return Open(
+def opening(*prompts: tuple[int, list[int]]) -> PrefixQuery:
+    return PrefixQuery(
         slot=np.array([slot for slot, _ in prompts], dtype=np.int32),
         row_count=np.array([len(prompt) for _, prompt in prompts], dtype=np.int32),
         token_ids=np.array([t for _, prompt in prompts for t in prompt], dtype=np.int32),
@@ -52,7 +52,7 @@ class Recorder:
         self.rejected += int((step.draft_count - result.accepted).sum())
         return result
 
-    def open(self, asked: Open) -> Opened:
+    def open(self, asked: PrefixQuery) -> PrefixHit:
         opened = self.engine.open(asked)
         self.held += int(opened.held.sum())
         return opened

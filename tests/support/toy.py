@@ -14,8 +14,8 @@ from python_backend.protocol import (
     Description,
     DrafterResult,
     DrafterStep,
-    Open,
-    Opened,
+    PrefixHit,
+    PrefixQuery,
     TargetResult,
     TargetStep,
     row_starts,
@@ -39,7 +39,7 @@ class ToyTarget:
         """prefix_block: every block of so many committed tokens is held for ever; 0 = none."""
         self.prefix_block = prefix_block
         self.prefixes: set[tuple[int, ...]] = set()
-        self.openings: list[Open] = []
+        self.openings: list[PrefixQuery] = []
         self.history = TokenHistory(slots, max_length)
         self.stored = np.zeros(slots, dtype=np.int64)
         self.feature_size = feature_size
@@ -64,8 +64,8 @@ class ToyTarget:
             prefix_block=self.prefix_block,
         )
 
-    def open(self, opening: Open) -> Opened:
-        opening = Open.decode(opening.encode())
+    def open(self, opening: PrefixQuery) -> PrefixHit:
+        opening = PrefixQuery.decode(opening.encode())
         self.openings.append(opening)
         held = np.zeros(len(opening.slot), dtype=np.int32)
         for i, tokens in enumerate(np.split(opening.token_ids, row_starts(opening.row_count)[1:-1])):
@@ -74,9 +74,9 @@ class ToyTarget:
             self.history.tokens[opening.slot[i], : len(tokens)] = tokens
         self.stored[opening.slot] = held
         if not held.any() or not self.feature_size:
-            return Opened(held, np.zeros_like(held), np.zeros((0, 0), np.float32))
+            return PrefixHit(held, np.zeros_like(held), np.zeros((0, 0), np.float32))
         features = [np.repeat(np.arange(1, n + 1)[:, None], self.feature_size, axis=1) for n in held]
-        return Opened(held, held, np.concatenate(features).astype(np.float32))
+        return PrefixHit(held, held, np.concatenate(features).astype(np.float32))
 
     def step(self, step: TargetStep) -> TargetResult:
         step = TargetStep.decode(step.encode())

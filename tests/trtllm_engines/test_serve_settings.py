@@ -69,7 +69,7 @@ def test_drafters_whose_engines_are_built_are_served_by_them(monkeypatch: pytest
         routes.append(settings.routes)
     assert set(routes[0].values()) == {"drafter_mtp"}
     assert routes[1] == {"chat": "drafter_mtp", "code": "drafter_dfly", "math": "drafter_dfly"}
-    assert settings.also == ("drafter_prompt_lookup",)
+    assert settings.shared_drafters == ("drafter_prompt_lookup",)
 
 
 def test_a_gpu_that_is_too_small_is_refused() -> None:

@@ -15,7 +15,7 @@ from python_backend.engines.blocks import BlockTables
 from python_backend.engines.device_results import on_host, result_of, settle, with_features
 from python_backend.engines.hardware import built, hardware_of
 from python_backend.engines.slots import Slots, committed_rows, feature_counts
-from python_backend.protocol import Array, Description, Open, Opened, ProtocolError, TargetResult, TargetStep
+from python_backend.protocol import Array, Description, PrefixHit, PrefixQuery, ProtocolError, TargetResult, TargetStep
 from python_backend.sampling.params import greedy_columns
 from python_backend.sampling.verify import logit_rows
 from python_backend.sampling.verify_torch import accept
@@ -76,13 +76,13 @@ class TensorRtTarget:
     def feature_size(self) -> int:
         return len(self.target.feature_layers) * self.config.hidden
 
-    def open(self, opening: Open) -> Opened:
+    def open(self, opening: PrefixQuery) -> PrefixHit:
         """Let prompts begin with rows that others left. Raises ProtocolError where they break the contract."""
         opened, features = self.open_on_device(opening)
         return opened if features is None else replace(opened, features=on_host(features))
 
     @torch.inference_mode()
-    def open_on_device(self, opening: Open) -> tuple[Opened, Tensor | None]:
+    def open_on_device(self, opening: PrefixQuery) -> tuple[PrefixHit, Tensor | None]:
         """The same with the features [C, F] on the device, apart from the answer."""
         prompts = self.slots.open(opening)
         unread = np.isin(opening.slot, opening.unread)
@@ -97,7 +97,7 @@ class TensorRtTarget:
         if self.kept and count.any():
             with self.passes.on_stream():
                 features = self.kept.read(self.blocks.indices(opening.slot[~unread]).indices)
-        return Opened(held=held, feature_count=count.astype(np.int32), features=nothing), features
+        return PrefixHit(held=held, feature_count=count.astype(np.int32), features=nothing), features
 
     def step(self, step: TargetStep) -> TargetResult:
         """Run, sample, accept, commit. Raises ProtocolError where the step breaks the contract."""

@@ -90,7 +90,7 @@ def test_another_gpu_or_a_new_build_gets_another_table(tmp_path, whose, changed)
     assert path(before, other) != path(*((after, other) if whose == "target" else (before, after)))
 
 
-@pytest.mark.parametrize("change", [{"threads": 1}, {"graphs": 2}])
+@pytest.mark.parametrize("change", [{"threads": 1}, {"compiled_copies": 2}])
 def test_settings_that_change_what_a_step_costs_get_another_table(tmp_path, change):
     """They are in no description of an engine."""
     marks = []

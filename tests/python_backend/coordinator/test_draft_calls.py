@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from python_backend.budget import asking
-from python_backend.budget.asking import Terms
+from python_backend.budget import draft_payoff
 from python_backend.budget.cost_table import CostTable
 from python_backend.budget.costs import StepCosts
+from python_backend.budget.draft_payoff import Prices
 from python_backend.coordinator.draft_calls import DraftCalls
 from python_backend.coordinator.handshake import StartupError
 from python_backend.coordinator.metrics import Metrics
@@ -48,7 +48,7 @@ class Says:
         self.released += slot.tolist()
 
 
-def sequence(slot=0, drafter="own", also=("lookup",)):
+def sequence(slot=0, drafter="own", shared_drafters=("lookup",)):
     return Sequence(
         request_id="",
         tokens=[5, 6, 7, 8],
@@ -63,7 +63,7 @@ def sequence(slot=0, drafter="own", also=("lookup",)):
         text=TextStream(Letters().decode, []),
         reply=Reply(Answer()),
         deadline=0.0,
-        also=also,
+        shared_drafters=shared_drafters,
         slot=slot,
         cached=3,
     )
@@ -89,19 +89,19 @@ OWN = ([1, 2, 3], [0.9, 0.5, 0.1])  # 0.9 + 0.45 + 0.045 expected
     ],
 )
 def test_the_longer_expected_draft_wins(lookup, limit, taken):
-    drafted = calls(Says(*OWN), Says(*lookup)).run([sequence()], np.array([limit]), Terms(), StepReport(batch=1))
+    drafted = calls(Says(*OWN), Says(*lookup)).run([sequence()], np.array([limit]), Prices(), StepReport(batch=1))
     assert drafted.ids[0].tolist() == taken[: drafted.ids.shape[1]]
     assert drafted.available[0] == limit
 
 
 def test_each_drafter_gets_its_own_context_once():
     own, lookup = Says(*OWN), Says(*OWN)
-    both, alone = sequence(0), sequence(1, also=())
+    both, alone = sequence(0), sequence(1, shared_drafters=())
     room = calls(own, lookup)
-    room.run([both, alone], np.array([3, 3]), Terms(), StepReport(batch=2))
+    room.run([both, alone], np.array([3, 3]), Prices(), StepReport(batch=2))
     both.tokens += [9, 10]
     both.cached += 2
-    room.run([both], np.array([3]), Terms(), StepReport(batch=1))
+    room.run([both], np.array([3]), Prices(), StepReport(batch=1))
     assert [step.slot.tolist() for step in own.calls] == [[0, 1], [0]]
     assert [step.slot.tolist() for step in lookup.calls] == [[0], [0]]
     for step in (own.calls[1], lookup.calls[1]):
@@ -114,18 +114,18 @@ def test_a_drafter_that_fails_leaves_the_other_one():
     broken, lookup = Says(None, None), Says([7, 8, 9], [0.8, 0.8, 0.8])
     one = sequence()
     room = calls(broken, lookup)
-    assert room.run([one], np.array([3]), Terms(), StepReport(batch=1)).ids[0].tolist() == [7, 8, 9]
+    assert room.run([one], np.array([3]), Prices(), StepReport(batch=1)).ids[0].tolist() == [7, 8, 9]
     assert one.drafters == ("lookup",)
     lookup.ids = None
-    room.run([one], np.array([3]), Terms(), StepReport(batch=1))
+    room.run([one], np.array([3]), Prices(), StepReport(batch=1))
     assert one.drafters == ()
     assert one.draft_limit == 0
 
 
 def test_a_second_drafter_that_reads_features_is_refused(tmp_path):
     drafters = {"own": ToyDrafter(), "other": ToyDrafter(feature_size=2)}
-    settings = settings_for(["own"], also=("other",), cache_dir=tmp_path)
-    with pytest.raises(StartupError, match="also names 'other', which reads features"):
+    settings = settings_for(["own"], shared_drafters=("other",), cache_dir=tmp_path)
+    with pytest.raises(StartupError, match="shared_drafters names 'other', which reads features"):
         start(settings, ToyTarget(feature_size=2), drafters)
 
 
@@ -134,7 +134,9 @@ def test_with_two_drafters_fewer_steps_are_needed(tmp_path):
     for also in ((), ("good",)):
         drafters = {"poor": ToyDrafter(right=0.0), "good": ToyDrafter(right=1.0)}
         drafters["poor"].step = low(drafters["poor"].step)
-        settings = settings_for(["poor"], also=also, cache_dir=tmp_path / str(also), budget={"policy": "fixed"})
+        settings = settings_for(
+            ["poor"], shared_drafters=also, cache_dir=tmp_path / str(also), budget={"policy": "fixed"}
+        )
         service = start(settings, ToyTarget(), drafters)
         answer = ask(service, input_ids=[3, 4, 5], max_tokens=40, end_id=-1).wait()
         assert answer.ids == toy_decode([3, 4, 5], 40)
@@ -179,10 +181,10 @@ class TestAsking:
         room.costs = Timeless(self.TABLE)
         return room
 
-    def steps(self, room, sequences, count, longest_pause=16):
+    def steps(self, room, sequences, count, max_skipped_steps=16):
         limit = np.full(len(sequences), 3)
-        terms = asking.terms(StepCosts(self.TABLE), len(sequences), longest_pause)
-        return [room.run(sequences, limit, terms, StepReport(batch=len(sequences))) for _ in range(count)]
+        prices = draft_payoff.prices(StepCosts(self.TABLE), len(sequences), max_skipped_steps)
+        return [room.run(sequences, limit, prices, StepReport(batch=len(sequences))) for _ in range(count)]
 
     def test_a_drafter_that_never_pays_is_asked_ever_more_rarely(self):
         own, lookup = Says([1, 2, 3], [0.3, 0.1, 0.1]), Says(*self.NOTHING)
@@ -225,7 +227,7 @@ class TestAsking:
         own, lookup = Says([1, 2, 3], [0.1, 0.1, 0.1]), Says(*self.NOTHING)
         room = self.room(own, lookup)
         for _ in range(30):
-            room.run([sequence()], np.array([3]), Terms(), StepReport(batch=1))
+            room.run([sequence()], np.array([3]), Prices(), StepReport(batch=1))
         assert len(own.calls) == 30
 
     def test_what_calls_really_take_is_learned(self):

@@ -24,14 +24,14 @@ CASES = {  # features, prefix blocks, further drafters, longest pause
 
 @pytest.fixture(scope="module", params=CASES.values(), ids=CASES)
 def service(request, tmp_path_factory):
-    size, prefix_block, also, longest_pause = request.param
+    size, prefix_block, also, max_skipped_steps = request.param
     drafters = {
         "drafter_a": ToyDrafter(feature_size=size, right=0.8),
         "drafter_b": ToyDrafter(feature_size=size, right=0.4),
     }
     cache = tmp_path_factory.mktemp("cache")
-    budget = {"longest_pause": longest_pause, "rho": (0, 0.5, 1)}
-    limits = settings_for(list(drafters), also=also, cache_dir=cache, budget=budget)
+    budget = {"max_skipped_steps": max_skipped_steps, "rho": (0, 0.5, 1)}
+    limits = settings_for(list(drafters), shared_drafters=also, cache_dir=cache, budget=budget)
     drafters |= {name: ToyDrafter(right=0.5) for name in also}
     running = start(limits, ToyTarget(feature_size=size, prefix_block=prefix_block), drafters)
     yield running

@@ -24,12 +24,12 @@ RECENT = 0.25  # weight of the last drafts in what the next ones are taken to be
 NEGLIGIBLE = 0.02  # tokens: a call that costs a sequence less is always made
 
 
-class Terms(NamedTuple):
+class Prices(NamedTuple):
     """Of one step. With the defaults every drafter is asked for every sequence, and costs nothing."""
 
     ms: float = 0.0  # price of a millisecond, in tokens
     row: float = 0.0  # price of a further row in the verify pass, in tokens
-    longest_pause: int = 1  # steps
+    max_skipped_steps: int = 1  # steps
 
 
 @dataclass
@@ -56,24 +56,24 @@ class Worth:
                 self.chances.append(FIRST_CHANCE)
             self.chances[k] += RECENT * (chance - self.chances[k])
 
-    def rate(self, depth: int, row: float, cost: float, longest_pause: int) -> None:
+    def rate(self, depth: int, row: float, cost: float, max_skipped_steps: int) -> None:
         """It was asked: whether such drafts are worth its share of the call's cost, in tokens."""
         if float(worth(self.expected(depth)[None], row)[0]) > cost:
             self.pause = 1
         else:
-            self.lose(longest_pause)
+            self.lose(max_skipped_steps)
 
-    def lose(self, longest_pause: int) -> None:
+    def lose(self, max_skipped_steps: int) -> None:
         """It is not to be asked for a while."""
-        self.pause = min(2 * max(self.pause, 1), longest_pause)
+        self.pause = min(2 * max(self.pause, 1), max_skipped_steps)
 
 
-def terms(costs: StepCosts, batch: int, longest_pause: int) -> Terms:
+def prices(costs: StepCosts, batch: int, max_skipped_steps: int) -> Prices:
     """For B decoding sequences, by what steps cost now."""
     batch = max(batch, 1)
     drafts, plain = batch * costs.depth, costs.step_ms(batch, batch)
     ms = batch / plain
-    return Terms(ms, ms * (costs.step_ms(batch, batch + drafts) - plain) / drafts, longest_pause)
+    return Prices(ms, ms * (costs.step_ms(batch, batch + drafts) - plain) / drafts, max_skipped_steps)
 
 
 def worth(survival: Floats, row: float) -> Floats:

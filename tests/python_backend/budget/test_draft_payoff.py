@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from python_backend.budget.asking import Terms, Worth, best_call, gains, terms, worth
 from python_backend.budget.cost_table import CostTable
 from python_backend.budget.costs import StepCosts
+from python_backend.budget.draft_payoff import Prices, Worth, best_call, gains, prices, worth
 
 TABLE = CostTable(
     depth=4,
@@ -84,7 +84,7 @@ def served(decide, steps=3000):
     return tokens / ms
 
 
-PRICE = Terms(ms=0.1, row=0.1)
+PRICE = Prices(ms=0.1, row=0.1)
 
 
 def test_the_chosen_depth_is_better_than_any_fixed_one_and_near_one_that_knows_the_chances():
@@ -110,8 +110,8 @@ def test_drafts_are_worth_what_the_best_prefix_of_them_brings(confidence, row):
 
 @pytest.mark.parametrize(("batch", "ms", "row"), [(1, 1 / 20, 20 / 4 / 20), (2, 2 / 30, 40 / 8 * 2 / 30)])
 def test_prices_are_what_plain_decoding_would_emit_in_the_time(batch, ms, row):
-    got = terms(StepCosts(TABLE), batch, 16)
-    assert (got.ms, got.row, got.longest_pause) == (pytest.approx(ms), pytest.approx(row), 16)
+    got = prices(StepCosts(TABLE), batch, 16)
+    assert (got.ms, got.row, got.max_skipped_steps) == (pytest.approx(ms), pytest.approx(row), 16)
 
 
 def test_pauses_grow_while_a_drafter_loses_and_end_when_it_wins():
