@@ -28,7 +28,7 @@ def subject(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Subje
     folder = tmp_path_factory.mktemp("exactness")
     networks = {
         name: DrafterSettings(
-            kind="network", least_confidence=0, weights=save_drafter(kind, folder / kind, tiny_llama, layers)
+            kind="network", least_confidence=0, folder=save_drafter(kind, folder / kind, tiny_llama, layers)
         )
         for name, kind, layers in ((MTP, "mtp", (3,)), (DFLY, "dfly", (0, 1, 2)))
     }

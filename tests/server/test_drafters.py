@@ -77,7 +77,7 @@ def test_a_drafter_of_another_target_stops_the_start(settings_file, tmp_path, mo
     shutil.copytree(ROOT / "model_repository" / "drafter_mtp" / "1", other)
     config = (other / CONFIG).read_text()
     (other / CONFIG).write_text(config.replace(yaml.safe_load(config)["target_sha256"], "0" * 64))
-    settings["drafters"]["drafter_mtp"]["weights"] = str(other)
+    settings["drafters"]["drafter_mtp"]["folder"] = str(other)
     changed = tmp_path / "settings.yaml"
     changed.write_text(yaml.safe_dump(settings))
     monkeypatch.setenv("ANGELSPEC_SETTINGS", str(changed))

@@ -85,8 +85,8 @@ def trt_server(
     repository: Path, checkpoint: Path, engine_folder: Path, drafter_folder: Path, drafter_engines: Path
 ) -> Iterator[ServerUnderTest]:
     drafters = {
-        "drafter_network": {"kind": "network", "weights": str(drafter_folder)},
-        "drafter_engines": {"kind": "network", "weights": str(drafter_engines)},
+        "drafter_network": {"kind": "network", "folder": str(drafter_folder)},
+        "drafter_engines": {"kind": "network", "folder": str(drafter_engines)},
         LOOKUP: {},
     }
     environment = {

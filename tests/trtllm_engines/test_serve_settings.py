@@ -65,7 +65,7 @@ def test_drafters_whose_engines_are_built_are_served_by_them(monkeypatch: pytest
         (folder / "block.engine").touch()
         settings = served()
         assert settings.drafters[name].engine == "tensorrt"
-        assert (settings.drafters[name].weights, settings.drafters[name].device) == (folder, "cuda")
+        assert (settings.drafters[name].folder, settings.drafters[name].device) == (folder, "cuda")
         routes.append(settings.routes)
     assert set(routes[0].values()) == {"drafter_mtp"}
     assert routes[1] == {"chat": "drafter_mtp", "code": "drafter_dfly", "math": "drafter_dfly"}

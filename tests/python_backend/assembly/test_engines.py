@@ -14,7 +14,7 @@ HOSTING = TargetSettings(hosts_drafters=True)
 
 
 def settings_with(folder: Path, engine: str) -> Settings:
-    drafter = DrafterSettings(kind="network", weights=folder, engine=engine)  # type: ignore[arg-type]
+    drafter = DrafterSettings(kind="network", folder=folder, engine=engine)  # type: ignore[arg-type]
     return Settings(target=HOSTING, drafters={"d": drafter})
 
 
