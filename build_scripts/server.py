@@ -23,11 +23,12 @@ from build_scripts.leftovers import Claim
 from build_scripts.triton_install import Installation, PreflightError
 from python_backend.checkpoints.checkpoint import CheckpointError, resolve_checkpoint
 from python_backend.files import sweep_unfinished
-from python_backend.settings import ROOT, Settings, load
+from python_backend.settings import COMPATIBLE_MODELS, ROOT, Settings, load
 from python_backend.settings_errors import SettingsError
 
 REPOSITORY = ROOT / "model_repository"
 COORDINATOR, TWIN, TARGET = "angelspec", "angelspec_infer", "target"
+ENSEMBLE = COMPATIBLE_MODELS[0]
 HOST = "127.0.0.1"
 POLL_S = 0.1
 EXIT_S = 10  # how long Triton waits for models and idle connections once all requests are answered
@@ -150,7 +151,6 @@ class TritonServer:
             self._claim.name_server(self._process.pid)
             self._wait_until_live()
             self.load_coordinator()
-            self.load_compatible()
         except BaseException:
             self.kill()
             raise
@@ -204,7 +204,7 @@ class TritonServer:
 
     def command(self) -> list[str]:
         """The words that start tritonserver."""
-        preloaded = [*self._engines, TWIN]
+        preloaded = [*self._engines, TWIN, *(name for name in self._compatible if name != ENSEMBLE)]
         return [
             str(self._install.binary),
             f"--model-repository={self.repository}",
@@ -236,13 +236,15 @@ class TritonServer:
     def load_coordinator(self) -> None:
         """The one load call that returns when the start-up checks and the cost table are done.
 
-        Not at the server's start: models can call each other only once it serves.
+        Not at the server's start: models can call each other only once it serves. An ensemble takes its step along, and
+        would load it anew if it came afterwards.
         """
+        model = ENSEMBLE if ENSEMBLE in self._compatible else COORDINATOR
         outcome: list[httpx.Response | httpx.TransportError] = []
 
         def call() -> None:
             try:
-                url = f"http://{self.http_url}/v2/repository/models/{COORDINATOR}/load"
+                url = f"http://{self.http_url}/v2/repository/models/{model}/load"
                 outcome.append(httpx.post(url, timeout=None))
             except httpx.TransportError as error:
                 outcome.append(error)
@@ -258,13 +260,6 @@ class TritonServer:
             self._fail(f"the server went away; the coordinator's last words: {self._progress()}")
         elif answer.status_code != httpx.codes.OK:
             self._fail(answer.json()["error"])
-
-    def load_compatible(self) -> None:
-        """Ensembles over the coordinator: Triton loads them after it only."""
-        for name in self._compatible:
-            answer = httpx.post(f"http://{self.http_url}/v2/repository/models/{name}/load", timeout=EXIT_S)
-            if answer.is_error:
-                self._fail(answer.json()["error"])
 
     def _progress(self) -> str:
         """The coordinator's last words in the log."""

@@ -17,6 +17,7 @@ REPOSITORY = ROOT / "model_repository"
 PAGE = ROOT / "docs" / "interface.md"
 COMMAND = "python -m build_scripts.write_configs"
 COORDINATOR, TWIN = "angelspec", "angelspec_infer"
+ENSEMBLE, ALIAS = COMPATIBLE_MODELS
 # What the step of an ensemble leaves out. One that asked for every output could not be told from a client that names
 # none, and would get no zeros for those that a response does not hold.
 NOT_IN_ENSEMBLES = {"speculation"}
@@ -52,12 +53,17 @@ PYTHON = {
         'backend: "python"\nmax_batch_size: 0\n',
         CPU,
     ),
+    ALIAS: Head(
+        "The coordinator by the name of TensorRT-LLM's BLS model. No ensemble, so that a client that leaves is noticed",
+        'backend: "python"\nmax_batch_size: 1\nmodel_transaction_policy { decoupled: true }\n',
+        CPU,
+    ),
 }
 
 
 def files() -> dict[Path, str]:
     """Every file that this program writes, with its text."""
-    configs = {name: _python(name) for name in PYTHON} | {name: _ensemble(name) for name in COMPATIBLE_MODELS}
+    configs = {name: _python(name) for name in PYTHON} | {ENSEMBLE: _ensemble(ENSEMBLE)}
     return {REPOSITORY / name / "config.pbtxt": text for name, text in configs.items()} | {PAGE: _page()}
 
 

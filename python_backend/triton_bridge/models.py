@@ -165,8 +165,10 @@ class CoordinatorModel:
         reply.send({}, final=True)
 
 
-class TwinModel:
-    """The non-decoupled twin: the same requests, exactly one response each, no batch axis."""
+class AliasModel:
+    """The coordinator by another name: the same requests, through the link."""
+
+    batched = True
 
     def __init__(self) -> None:
         self._link = LinkClient(link_address())
@@ -181,7 +183,16 @@ class TwinModel:
         self._outbox.close()
 
     def _take(self, request: Any, reply: Reply) -> None:
-        submit(self._link, request, reply, batched=False, stream=np.array([False]))
+        submit(self._link, request, reply, self.batched)
+
+
+class TwinModel(AliasModel):
+    """The non-decoupled twin: exactly one response each, no batch axis."""
+
+    batched = False
+
+    def _take(self, request: Any, reply: Reply) -> None:
+        submit(self._link, request, reply, self.batched, stream=np.array([False]))
 
 
 def enter(request: Any, outbox: Outbox, take: Callable[[Any, Reply], None], batched: bool) -> None:

@@ -55,24 +55,42 @@ def test_every_drafter_of_the_settings_is_loaded_before_the_coordinator(tmp_path
     assert "--load-model=angelspec" not in command
 
 
+class Running:
+    def poll(self):
+        return None
+
+
 @pytest.mark.parametrize(
-    ("setting", "loaded"),
-    [(None, ["ensemble", "tensorrt_llm_bls"]), ('["ensemble"]', ["ensemble"]), ("[]", [])],
-    ids=["default", "one", "none"],
+    ("setting", "first", "last"),
+    [
+        (None, {"tensorrt_llm_bls"}, "ensemble"),
+        ('["ensemble"]', set(), "ensemble"),
+        ('["tensorrt_llm_bls"]', {"tensorrt_llm_bls"}, "angelspec"),
+        ("[]", set(), "angelspec"),
+    ],
+    ids=["default", "ensemble", "alias", "none"],
 )
-def test_the_names_of_tensorrt_llms_backend_are_loaded_as_far_as_the_setting_has_them(monkeypatch, setting, loaded):
+def test_the_names_of_tensorrt_llms_backend_are_loaded_as_far_as_the_setting_has_them(
+    monkeypatch, setting, first, last
+):
+    """The ensemble takes the coordinator along: one load call, so that this is loaded once."""
     calls = []
     monkeypatch.setattr(httpx, "post", lambda url, **_: calls.append(url) or httpx.Response(200))
     variables = {} if setting is None else {"ANGELSPEC_COORDINATOR__COMPATIBLE_MODELS": setting}
     server = TritonServer(environment=variables)
-    assert not any(f"--load-model={name}" in server.command() for name in COMPATIBLE_MODELS)
-    server.load_compatible()
-    assert calls == [f"http://{server.http_url}/v2/repository/models/{name}/load" for name in loaded]
+    server._process = Running()
+    assert {name for name in COMPATIBLE_MODELS if f"--load-model={name}" in server.command()} == first
+    server.load_coordinator()
+    assert calls == [f"http://{server.http_url}/v2/repository/models/{last}/load"]
 
 
 def test_a_repository_without_them_is_served_all_the_same(monkeypatch, tmp_path):
-    monkeypatch.setattr(httpx, "post", lambda url, **_: pytest.fail(f"{url} was loaded"))
-    TritonServer(repository=tmp_path).load_compatible()
+    calls = []
+    monkeypatch.setattr(httpx, "post", lambda url, **_: calls.append(url) or httpx.Response(200))
+    server = TritonServer(repository=tmp_path)
+    server._process = Running()
+    server.load_coordinator()
+    assert [url.split("/")[-2] for url in calls] == ["angelspec"]
 
 
 def test_serve_reports_a_taken_port_in_one_line():

@@ -59,7 +59,7 @@ class TritonPythonModel(shipped.TritonPythonModel):
     def execute(self, requests):
         for request in requests:
             n = json.loads(request.parameters() or "{}").get("fault", 0)
-            with Fault(n, beyond=("CoordinatorModel.execute", "TwinModel.execute", "enter")).here():
+            with Fault(n, beyond=("CoordinatorModel.execute", "AliasModel.execute", "enter")).here():
                 super().execute([request])
 '''
 

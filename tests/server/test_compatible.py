@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.server
 PROMPT = "one two three four one two three four one two three four one two"
 TOKENS = 12
 MODELS = ("ensemble", "tensorrt_llm_bls", "angelspec")
-ENSEMBLES = MODELS[:2]
+ENSEMBLES = MODELS[:1]
 RELEASES = ("0.10", "0.12", "0.14", "0.18")
 TIMES = ("arrival_time_ns", "first_scheduled_time_ns", "first_token_time_ns", "last_token_time_ns")
 BLOCKS = ("kv_cache_alloc_new_blocks", "kv_cache_reused_blocks", "kv_cache_alloc_total_blocks")
@@ -233,3 +234,23 @@ def test_a_request_to_an_ensemble_is_stopped_by_its_id(server, model):
     assert not asking.is_alive()
     assert isinstance(ended[-1], InferenceServerException)
     assert len(ended) < 1500
+
+
+@pytest.mark.parametrize("model", ["tensorrt_llm_bls", "angelspec"])
+def test_a_client_that_leaves_the_alias_frees_its_slot(server, model):
+    long = inputs_of("0.10", True, max_tokens=scalar(1500, np.int32), min_tokens=scalar(1500, np.int32))
+    client = triton_grpc.InferenceServerClient(server.grpc_url)
+    came = threading.Event()
+    client.start_stream(lambda result, error: came.set())
+    tensors = []
+    for name, array in long.items():
+        tensors.append(triton_grpc.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
+        tensors[-1].set_data_from_numpy(array)
+    client.async_stream_infer(model, tensors)
+    assert came.wait(60)
+    client.stop_stream(cancel_requests=True)
+    client.close()
+    deadline = time.monotonic() + 20
+    while server.slots_in_use():
+        assert time.monotonic() < deadline, "the slot is still in use"
+        time.sleep(0.1)

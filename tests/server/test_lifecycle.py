@@ -242,9 +242,6 @@ class PlainTriton(ServerUnderTest):
     def load_coordinator(self):
         pass
 
-    def load_compatible(self):
-        pass
-
 
 def test_a_plain_tritonserver_serves_the_repository_as_it_is():
     with PlainTriton(environment=SMALL | {"ANGELSPEC_MODEL_CONTROL": ""}) as plain:
