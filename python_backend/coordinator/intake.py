@@ -17,6 +17,7 @@ from python_backend.coordinator.text import TextCodec
 from python_backend.sampling.params import SamplingParams
 from python_backend.settings import Settings
 
+PROMPTS = ("text_input", "messages", "input_ids")
 NONE = -1  # an id that switches its setting off
 MICROSECONDS = 1e-6
 
@@ -64,15 +65,16 @@ class Intake:
         )
 
     def _prompt(self, fields: Fields) -> tuple[list[int], str]:
-        """(tokens, text) of the one prompt that was given."""
-        given = [name for name in ("text_input", "messages", "input_ids") if getattr(fields, name) is not None]
+        """(tokens, text) of the one prompt that was given; an empty one beside another is none."""
+        given = [name for name in PROMPTS if getattr(fields, name) is not None]
+        given = [name for name in given if getattr(fields, name)] or given[:1]
         if len(given) != 1:
             raise invalid(f"give exactly one of text_input, messages and input_ids; got {given or 'none'}")
         limits = self._settings.coordinator
-        if fields.input_ids is not None:
-            tokens, text = list(fields.input_ids), None
-        elif fields.messages is not None:
-            tokens, text = self._render(fields.messages, fields.thinking), None
+        if given == ["input_ids"]:
+            tokens, text = list(fields.input_ids or ()), None
+        elif given == ["messages"]:
+            tokens, text = self._render(fields.messages or "", fields.thinking), None
         else:
             text = self._short_enough("text_input", fields.text_input or "")
             tokens = self._codec.encode(text)
@@ -87,7 +89,7 @@ class Intake:
         limits = self._settings.coordinator
         most = limits.max_length * TEXT_BYTES_A_TOKEN
         turns = parse_messages(messages, max_turns=limits.max_length, max_bytes=most * JSON_BYTES_A_TEXT_BYTE)
-        self._short_enough("messages", "".join(turn["content"] for turn in turns))
+        self._short_enough("messages", "".join(text for turn in turns for text in turn.values()))
         return self._codec.render(turns, thinking, limits.allow_control_tokens)
 
     def _short_enough(self, name: str, text: str) -> str:

@@ -31,6 +31,7 @@ log = logging.getLogger(__name__)
 ALIASES = {"random_seed": "seed", "max_completion_tokens": "max_tokens", "min_length": "min_tokens"}
 WINNING_ALIASES = {"max_completion_tokens"}  # clients fill max_tokens themselves beside it
 LISTS = {"stop_words", "bad_words", "input_ids"}
+MOST_COMPLAINTS = 5  # of one error
 
 ErrorCode = Literal["INVALID_ARG", "UNAVAILABLE", "CANCELLED", "INTERNAL"]
 
@@ -109,7 +110,7 @@ def parse(tensors: Tensors, parameters: dict[str, Any]) -> Fields:
     try:
         return Fields.model_validate(given)
     except ValidationError as error:
-        raise invalid("; ".join(_explain(e) for e in error.errors())) from None
+        raise invalid("; ".join(_explain(e) for e in error.errors()[:MOST_COMPLAINTS])) from None
 
 
 def fresh_seed() -> int:

@@ -107,6 +107,7 @@ TURNS = [{"role": "user", "content": "hi"}]
         ('[{"role":"user","content":"a"}', "messages is not valid JSON"),
         (json.dumps(TURNS * 300), "messages has 300 turns, the limit is 256"),
         (json.dumps([{"role": "user", "content": "a" * (LIMIT + 1)}]), f"bytes of text, the limit is {LIMIT}"),
+        (json.dumps([{"role": "user", "content": "a", "name": "a" * LIMIT}]), f"bytes of text, the limit is {LIMIT}"),
         (" " * (8 * LIMIT + 1), f"messages has {8 * LIMIT + 1} bytes, the limit is {8 * LIMIT}"),
         (b"\xed\xa0\xbd", "messages is not valid UTF-8"),
     ],
@@ -345,6 +346,17 @@ def test_a_banned_token_outside_the_vocabulary_is_refused(tmp_path):
     refused(service, "bad_words holds 300, the vocabulary has 96", input_ids=PROMPT, bad_words=["x"])
     refused(service, "text_input holds 300, the vocabulary has 96", text_input="x")
     service.shutdown()
+
+
+@pytest.mark.parametrize("empty", [{"text_input": ""}, {"messages": ""}, {"text_input": "", "messages": ""}], ids=str)
+def test_an_empty_prompt_beside_another_is_none(service, empty):
+    assert tokens(service, **empty) == GREEDY
+
+
+def test_an_error_stays_short_whatever_is_wrong(service):
+    answer = Answer()
+    service.submit({"input_ids": as_tensor(PROMPT)}, {"stop_words": ["\ud83d"] * 10000}, answer, "")
+    assert len(str(answer.wait().error)) < 500
 
 
 def test_text_longer_than_any_prompt_is_refused_before_it_is_tokenised(service):
