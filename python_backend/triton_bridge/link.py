@@ -152,6 +152,7 @@ class LinkServer:
         Path(address).unlink(missing_ok=True)
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(address)
+        self._file = os.stat(address).st_ino
         self._listener.listen(8)
         self._listener.settimeout(LOOK_S)
         self._closing = False
@@ -163,7 +164,9 @@ class LinkServer:
         self._closing = True
         self._worker.join(CLOSE_WAIT_S)
         self._listener.close()
-        Path(self.address).unlink(missing_ok=True)
+        with suppress(OSError):  # Triton loads a model anew before it unloads the old one: then the path is that one's
+            if os.stat(self.address).st_ino == self._file:
+                Path(self.address).unlink()
         for peer in list(self._peers):
             peer.hang_up()
         with suppress(OSError):  # whoever else made the folder their own keeps it

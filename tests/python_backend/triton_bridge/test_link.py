@@ -123,6 +123,19 @@ def test_without_coordinator_a_request_is_refused_and_later_ones_are_served(tmp_
     server.close()
 
 
+def test_a_coordinator_that_is_loaded_anew_is_reached_though_the_old_one_closes_last(tmp_path, host):
+    (tmp_path / "link").mkdir()
+    address = str(tmp_path / "link" / "coordinator")
+    old = LinkServer(host, address)
+    new = LinkServer(host, address)
+    old.close()
+    client = LinkClient(address)
+    assert ask(client, 4).wait().ids == [8]
+    client.close()
+    new.close()
+    assert not (tmp_path / "link").exists()
+
+
 def test_the_socket_is_the_users_own(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     folder = Path(link_address()).parent

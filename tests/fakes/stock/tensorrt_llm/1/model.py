@@ -36,7 +36,7 @@ class TritonPythonModel:
         return None
 
     def answer(self, given):
-        length, asked = int(given["input_lengths"][0]), int(given["request_output_len"][0, 0])
+        length, asked = int(given["input_lengths"].reshape(-1)[0]), int(given["request_output_len"].reshape(-1)[0])
         tokens = given["input_ids"][0, :length].tolist()
         drafts = given["draft_input_ids"][0].tolist() if "draft_input_ids" in given else []
         assert asked == len(drafts) + 1
@@ -44,7 +44,9 @@ class TritonPythonModel:
         result = self.engine.step(step)
         self.engine.release(np.array([0]))
         emitted = [*drafts[: result.accepted[0]], int(result.next_token[0])]
-        ids = (emitted if given["exclude_input_in_output"][0] else tokens + emitted) + [0]  # padded, as upstream's are
+        ids = (emitted if given["exclude_input_in_output"].reshape(-1)[0] else tokens + emitted) + [
+            0
+        ]  # padded, as upstream's are
         outputs = {
             "output_ids": np.array([[ids]], dtype=np.int32),
             "sequence_length": np.array([[len(ids) - 1]], dtype=np.int32),
