@@ -12,8 +12,8 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from build_scripts.readiness import Watch
-from build_scripts.server import HOST, POLL_S, REPOSITORY, TROUBLE, Report, TritonServer
+from build_scripts.readiness import Watch, process_of
+from build_scripts.server import COORDINATOR, HOST, POLL_S, REPOSITORY, TROUBLE, Report, TritonServer
 
 WATCH_S = 2.0  # how often the server is asked whether it still serves
 
@@ -75,7 +75,9 @@ def _serve(server: TritonServer, console: Console) -> str:
             soft_wrap=True,
             highlight=False,
         )
-        watch = Watch(server.http_url, server.metrics_url, server.log)
+        watch = Watch(
+            server.http_url, server.metrics_url, server.log, lambda: process_of(COORDINATOR, server.shm_prefix)
+        )
         next_look = time.monotonic() + WATCH_S
         while server.is_running():
             time.sleep(POLL_S)

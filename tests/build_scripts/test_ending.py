@@ -115,7 +115,7 @@ def test_the_server_and_its_models_hold_the_claim_too(server):
 
 def test_readiness_that_goes_and_comes_is_told_once_each_with_the_last_error(server, faults):
     server.start()
-    watch = Watch(server.http_url, server.metrics_url, server.log)
+    watch = Watch(server.http_url, server.metrics_url, server.log, lambda: True)
     assert watch.look() == ""
     for fault in ("metric-0", "not-ready"):
         with server.log.open("a") as log:
