@@ -17,7 +17,7 @@ TRITON = tuple(
     for pattern in (
         r"^failed to parse the request JSON buffer",
         r"\bUnable to parse ('|JSON)",
-        r"\battempt to access JSON ",
+        r"\battempt to (access JSON|get members for non-object)",
         r"^parameter '.*' has invalid type",
         r"^Unexpected byte size|unexpected (total )?byte size|unexpected number of",
         r"^\[?.*unexpected shape for input",
@@ -29,6 +29,8 @@ TRITON = tuple(
     )
 )
 BUG = re.compile(r"Traceback|\w+Error\b|\w+Exception\b|unexpectedly|decode step failed|died")
+# Triton's error repeats the request's id, and gRPC carries an error in a header of at most 16 KiB.
+LONG_ID, NO_ROOM = 8192, "received metadata size exceeds"
 REASONS = ("stop", "length", "cancelled")
 
 
@@ -47,6 +49,8 @@ def judge(case: Case, outcome: Outcome) -> tuple[Verdict, str]:
 
 def refusal(case: Case, outcome: Outcome) -> tuple[Verdict, str]:
     text = outcome.error
+    if NO_ROOM in text and len(case.request_id) > LONG_ID:
+        return "refused by Triton", ""
     if any(pattern.search(text) for pattern in TRITON):
         return "refused by Triton", ""
     if "deadline exceeded" in text:

@@ -63,6 +63,8 @@ def test_values_that_do_not_fit_are_packed_into_as_many_bytes():
         (Outcome(ends=1, error="Unable to parse 'id': attempt to access", status="400"), "refused by Triton"),
         (Outcome(ends=1, error="parameter 'a' has invalid type. It should be", status="400"), "refused by Triton"),
         (Outcome(ends=1, error="Converting keyword: 'x': Unable to parse 'data'", status="400"), "refused by Triton"),
+        (Outcome(ends=1, error="attempt to get members for non-object", status="400"), "refused by Triton"),
+        (Outcome(ends=1, error="Stream removed (received metadata size exceeds hard limit", status="UNKNOWN"), "hurt"),
         (Outcome(ends=1, error="deadline exceeded before the request was finished", status="503"), "deadline"),
         (Outcome(left=True), "left"),
         (Outcome(ends=1, error="stopped on request", status="499"), "cancelled"),
