@@ -29,7 +29,7 @@ class Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         *_, model, action = self.path.split("/")
         if action == "load":
-            loaded.append(model)
+            loaded.extend(["angelspec", model] if model == "ensemble" else [model])  # an ensemble takes its step along
             print(f"""I1201 02:00:00.000001 7 model_lifecycle.cc:839] "successfully loaded '{model}'\"""", flush=True)
         if action == "unload" and model in loaded and not faulty(f"keep-{model}"):
             loaded.remove(model)
