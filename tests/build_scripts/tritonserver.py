@@ -29,8 +29,11 @@ class Answers(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         *_, model, action = self.path.split("/")
         if action == "load":
-            loaded.extend(["angelspec", model] if model == "ensemble" else [model])  # an ensemble takes its step along
-            print(f"""I1201 02:00:00.000001 7 model_lifecycle.cc:839] "successfully loaded '{model}'\"""", flush=True)
+            for name in ("angelspec", model) if model == "ensemble" else (model,):  # an ensemble takes its step along
+                loaded.append(name)
+                print(
+                    f"""I1201 02:00:00.000001 7 model_lifecycle.cc:839] "successfully loaded '{name}'\"""", flush=True
+                )
         if action == "unload" and model in loaded and not faulty(f"keep-{model}"):
             loaded.remove(model)
             print(f"""I1201 02:00:00.000001 7 model_lifecycle.cc:624] "successfully unloaded '{model}'\"""", flush=True)
