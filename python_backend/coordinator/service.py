@@ -180,7 +180,8 @@ class Service:
         self._intake.vocabulary_size = target.vocabulary_size
         self._costs = start_costs(self._settings, self._target, self._drafters, target, drafters)
         costs = self._costs.costs if self._costs else None
-        policy = build_policy(self._settings.budget.policy, self._settings.budget, costs)
+        name = self._settings.budget.policy if self._settings.coordinator.depth else "off"  # nothing to keep
+        policy = build_policy(name, self._settings.budget, costs)
         return DecodeLoop(
             self._target,
             target,

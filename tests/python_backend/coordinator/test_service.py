@@ -187,6 +187,13 @@ def test_shutdown_answers_running_requests_and_refuses_new_ones(parts):
     assert late.error
 
 
+def test_a_server_without_drafts_needs_no_cost_table(tmp_path):
+    settings = settings_for(["drafter_toy"], cache_dir=tmp_path, coordinator={"depth": 0})
+    service = start(settings, ToyTarget(), {"drafter_toy": ToyDrafter()})
+    assert ask(service, input_ids=PROMPT, max_tokens=10, end_id=-1).wait().ids == EXPECTED[:10]
+    service.shutdown()
+
+
 def test_control_requests_need_permission(tmp_path):
     limits = settings_for(["drafter_toy"], cache_dir=tmp_path, coordinator={"allow_control": False})
     service = start(limits, ToyTarget(), {"drafter_toy": ToyDrafter()})
