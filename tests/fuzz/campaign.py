@@ -154,7 +154,11 @@ class Campaign:
         return True
 
     def _smallest(self, case: Case, symptom: str) -> Case:
+        judged = judge(case, self._sender.send(case))[0] == "hurt"  # then its answers tell, and the server need not
+
         def hurts(candidate: Case) -> bool:
+            if judged and not symptom.startswith("lost"):
+                return alike(judge(candidate, self._sender.send(candidate))[1], symptom)
             harm = self.one(candidate)
             if harm and self._restart and health.harm(self._before, health.look(self._server), self._slots, 99):
                 self._revive()

@@ -18,7 +18,7 @@ TRITON = tuple(
         r"^failed to parse the request JSON buffer",
         r"\bUnable to parse ('|JSON)",
         r"\battempt to (access JSON|get members for non-object)",
-        r"^parameter '.*' has invalid type",
+        r"(?s)\bparameter '.*' has invalid type",
         r"^Unexpected byte size|unexpected (total )?byte size|unexpected number of",
         r"^\[?.*unexpected shape for input",
         r"batch[ -]size",
