@@ -7,6 +7,7 @@ from typing import Any
 
 import triton_python_backend_utils as pb_utils
 
+from python_backend.coordinator.request import invalid
 from python_backend.protocol import Tensors
 
 
@@ -17,8 +18,20 @@ def tensors_of(request: Any, batched: bool) -> Tensors:
 
 
 def parameters_of(request: Any) -> dict[str, Any]:
-    """Request parameters: strings, integers, floats and booleans by name."""
-    return dict(json.loads(request.parameters() or "{}"))
+    """Request parameters: strings, integers, floats and booleans by name. Raises RequestError (INVALID_ARG) where one is
+    no text, which Triton takes over HTTP."""
+    try:
+        return dict(json.loads(request.parameters() or "{}"))
+    except UnicodeDecodeError as error:
+        raise invalid(f"request parameters are not valid UTF-8: byte {error.start} of all of them") from None
+
+
+def request_id_of(request: Any) -> str:
+    """Raises RequestError (INVALID_ARG) where it is no text."""
+    try:
+        return str(request.request_id())
+    except UnicodeDecodeError as error:
+        raise invalid(f"request id is not valid UTF-8: byte {error.start}") from None
 
 
 def pb_tensors(outputs: Tensors) -> list[Any]:

@@ -36,7 +36,7 @@ from python_backend.protocol import (
 )
 from python_backend.triton_bridge.bls import TARGET, takes_calls
 from python_backend.triton_bridge.link import Host, LinkClient, LinkServer, link_address
-from python_backend.triton_bridge.messages import error_response, parameters_of, response_of, tensors_of
+from python_backend.triton_bridge.messages import error_response, parameters_of, request_id_of, response_of, tensors_of
 from python_backend.triton_bridge.observe import TritonMetrics
 from python_backend.triton_bridge.outbox import FINAL, Outbox
 
@@ -215,4 +215,4 @@ def enter(request: Any, outbox: Outbox, take: Callable[[Any, Reply], None], batc
 def submit(host: Host, request: Any, reply: Reply, batched: bool, **more: Any) -> None:
     """more: tensors that win over the request's own."""
     tensors = tensors_of(request, batched) | more
-    host.submit(tensors, parameters_of(request), reply, request.request_id(), request.timeout() * MICROSECONDS)
+    host.submit(tensors, parameters_of(request), reply, request_id_of(request), request.timeout() * MICROSECONDS)

@@ -10,7 +10,7 @@ import pytest
 from tests.support.faults import Fault, InjectedError
 from tests.support.host import Letters, settings_for, wait_until
 from tests.support.toy import ToyDrafter, ToyTarget, toy_decode
-from tests.support.triton import PUBLISHED, Request
+from tests.support.triton import PUBLISHED, Request, TritonError
 
 PROMPT = [10, 20, 30, 40]
 EXPECTED = toy_decode(PROMPT, 6)
@@ -134,6 +134,18 @@ def test_a_fault_in_a_thread_ends_what_it_held_and_the_next_request_is_served_or
     assert len(outcomes[True]) > (50 if thread == "decode-loop" else 10)
     started = {"Service._prepare", "Service._run", "check", "DecodeLoop.__init__"}
     assert thread == "outbox" or started & set(outcomes[False])
+
+
+@pytest.mark.parametrize("part", ["parameters", "request_id"])
+def test_what_is_no_text_is_the_clients_fault(make, part):
+    """Triton takes a lone surrogate of JSON for a parameter or an id, and cannot hand it over."""
+    model, request = make(), Request(INPUTS)
+    setattr(request, part, lambda: b"\xed\xb0\x80".decode())
+    model.execute([request])
+    assert request.sender.ended.wait(5)
+    assert "is not valid UTF-8" in request.errors[0].replace("are not", "is not")
+    assert request.sender.responses[0].error.code == TritonError.INVALID_ARG
+    assert is_served(ask(model))
 
 
 def test_a_response_that_cannot_be_built_becomes_an_error(make):
