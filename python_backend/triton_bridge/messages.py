@@ -18,8 +18,9 @@ def tensors_of(request: Any, batched: bool) -> Tensors:
 
 
 def parameters_of(request: Any) -> dict[str, Any]:
-    """Request parameters: strings, integers, floats and booleans by name. Raises RequestError (INVALID_ARG) where one is
-    no text, which Triton takes over HTTP."""
+    """Request parameters: strings, integers, floats and booleans by name.
+
+    Raises RequestError (INVALID_ARG) where one is no text, which Triton takes over HTTP."""
     try:
         return dict(json.loads(request.parameters() or "{}"))
     except UnicodeDecodeError as error:
