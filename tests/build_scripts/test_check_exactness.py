@@ -34,7 +34,9 @@ def subject(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Subje
     }
     chance = np.random.default_rng(0)
     prompts = [chance.integers(3, VOCABULARY, 8 + 7 * i).tolist() * 2 for i in range(6)]
-    return Subject(tiny_llama, networks, ask_all(prompts, TOKENS), SLOTS, 256, folder, {"threads": 1, "compiled_copies": 2})
+    return Subject(
+        tiny_llama, networks, ask_all(prompts, TOKENS), SLOTS, 256, folder, {"threads": 1, "compiled_copies": 2}
+    )
 
 
 @pytest.fixture(scope="module")
