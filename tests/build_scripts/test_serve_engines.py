@@ -52,12 +52,12 @@ def test_it_serves_with_the_settings_of_the_engines(built: Path, started: list[T
 
 
 def test_models_are_loaded_as_the_ordinary_launcher_loads_them(built: Path, started: list[TritonServer]) -> None:
-    """Engines and twin at the start; the coordinator by a call once they answer, so it is not among them."""
+    """Engines, twin and alias at the start; the coordinator by a call once they answer, so it is not among them."""
     assert run(built).exit_code == 0
     command = started[0].command()
     assert "--model-control-mode=explicit" in command
     loaded = [word.removeprefix("--load-model=") for word in command if word.startswith("--load-model=")]
-    assert loaded == ["target", "drafter_prompt_lookup", "angelspec_infer"]
+    assert loaded == ["target", "drafter_prompt_lookup", "angelspec_infer", "tensorrt_llm_bls"]
 
 
 def test_an_engine_that_does_not_fit_is_not_served(built: Path, started: list[TritonServer]) -> None:
