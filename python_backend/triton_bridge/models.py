@@ -176,7 +176,7 @@ class AliasModel:
 
     def execute(self, requests: list[Any]) -> None:
         for request in requests:
-            enter(request, self._outbox, self._take, batched=False)
+            enter(request, self._outbox, self._take, self.batched)
 
     def finalize(self) -> None:
         self._link.close()
