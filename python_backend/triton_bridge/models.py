@@ -130,9 +130,14 @@ class CoordinatorModel:
     def finalize(self) -> None:
         """Triton has waited for all requests but the twin's. Those fail: from now on calls to models get no answer."""
         self._closing.set()
-        self._link.close()
-        self._service.shutdown()
-        self._outbox.close()
+        # Told one by one, because a server once waited for this model and nothing said where it was.
+        for name, close in (
+            ("link", self._link.close),
+            ("loop", self._service.shutdown),
+            ("outbox", self._outbox.close),
+        ):
+            close()
+            log.info("unloading: %s ended", name)
 
     def is_ready(self) -> bool:
         """Asked for by Triton from 26.03 on."""
