@@ -28,7 +28,7 @@ from python_backend.protocol import Tensors
 SEND_WAIT_S = 5  # a peer that takes nothing for so long is lost
 CLOSE_WAIT_S = 2.0
 RETRY_S = 0.05
-LOOK_S = 0.2  # how often the listener looks whether it is to end
+LOOK_S = 0.05  # how often the listener looks whether it is to end
 
 
 @dataclass(frozen=True)
