@@ -197,7 +197,7 @@ class DecodeLoop:
         cost = self.gain.cost(report) if only_decoding else NOTHING
         for i, sequence in enumerate(whole.sequences):
             try:
-                if self.extend(whole, i, result, features[i], log_probs[i], report, cost):
+                if self.extend(whole, i, sequence, result, features[i], log_probs[i], report, cost):
                     finished.append(sequence)
             except Exception as error:
                 log.exception("an answer was not extended")
@@ -209,6 +209,7 @@ class DecodeLoop:
         self,
         whole: VerifyPass,
         i: int,
+        sequence: Sequence,
         result: TargetResult,
         features: Array,
         log_probs: Array,
@@ -216,7 +217,7 @@ class DecodeLoop:
         cost: Cost,
     ) -> FinishReason:
         """What the pass brings its i-th sequence. features: [c, F] of its committed rows. Returns why it ended."""
-        sequence, decoding = whole.sequences[i], i < len(whole.decoding)
+        decoding = i < len(whole.decoding)
         if decoding:
             accepted = int(result.accepted[i])
             sequence.cached += 1 + accepted
