@@ -12,6 +12,7 @@ import httpx
 from build_scripts import server_log
 
 READY_METRIC = re.compile(r"^angelspec_ready(?:\{.*\})? (\S+)$", re.MULTILINE)
+OPEN_METRIC = re.compile(r"^angelspec_open_requests(?:\{.*\})? (\S+)$", re.MULTILINE)
 TIMEOUT_S = 2.0
 
 
@@ -23,6 +24,15 @@ def is_ready(http_url: str, metrics_url: str) -> bool | None:
     except httpx.TransportError:
         return None
     return ready and (metric is None or float(metric[1]) > 0)
+
+
+def open_requests(metrics_url: str) -> float | None:
+    """How many requests wait for their last answer; None where the server does not say."""
+    try:
+        metric = OPEN_METRIC.search(httpx.get(f"http://{metrics_url}/metrics", timeout=TIMEOUT_S).text)
+    except httpx.TransportError:
+        return None
+    return float(metric[1]) if metric else None
 
 
 def process_of(model: str, mark: str) -> bool:

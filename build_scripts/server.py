@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,6 +21,7 @@ from build_scripts import leftovers, server_log, triton_install
 from build_scripts.devices import check_devices
 from build_scripts.drain import drain
 from build_scripts.leftovers import Claim
+from build_scripts.readiness import open_requests
 from build_scripts.triton_install import Installation, PreflightError
 from python_backend.checkpoints.checkpoint import CheckpointError, resolve_checkpoint
 from python_backend.files import sweep_unfinished
@@ -166,7 +168,8 @@ class TritonServer:
                 self.report("finishing the requests in flight")
                 drain_s = self.settings.coordinator.drain_s
                 models = (*self._compatible, TWIN, COORDINATOR)  # the coordinator answers the others' requests
-                troubles.append(drain(self.http_url, models, drain_s, self.is_running))
+                asked = partial(open_requests, self.metrics_url)
+                troubles.append(drain(self.http_url, models, drain_s, self.is_running, asked))
                 self.report("stopping the server")
                 self._process.send_signal(signal.SIGINT)
                 self._process.wait(2 * EXIT_S)

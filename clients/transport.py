@@ -33,11 +33,11 @@ def stream_grpc(settings: Settings, url: str = wire.GRPC_URL, timeout_s: float =
     inputs = wire.encode_grpc({**settings, "stream": True})
     url = host_port(url)
     client = triton_grpc.InferenceServerClient(url)
+    final = False
     try:
         client.start_stream(lambda result, error: responses.put((result, error)), stream_timeout=timeout_s)
         with suppress(InferenceServerException):  # a stream that died at once says why through its callback
             client.async_stream_infer(wire.MODEL, inputs)
-        final = False
         while not final:
             result, error = responses.get()
             if error is not None:
@@ -47,7 +47,8 @@ def stream_grpc(settings: Settings, url: str = wire.GRPC_URL, timeout_s: float =
             if response.outputs:
                 yield wire.decode_grpc(result)
     finally:
-        client.stop_stream(cancel_requests=True)
+        # Triton 2.51 may keep the model for ever where a stream is cancelled at its last response (its issue 7626).
+        client.stop_stream(cancel_requests=not final)
         client.close()
 
 

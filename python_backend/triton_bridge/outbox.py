@@ -116,9 +116,10 @@ class Outbox:
 
     def _run(self) -> None:
         next_sweep = next_tick = 0.0
-        if self._in_hand:
-            self._deliver(*self._in_hand)
         while True:
+            if self._in_hand:
+                self._deliver(*self._in_hand)
+                self._in_hand = None
             now = time.monotonic()
             if now >= next_sweep:
                 self._sweep()
@@ -127,14 +128,11 @@ class Outbox:
                 self._guard(self._tick)
                 next_tick = now + TICK_S
             try:
-                item = self._queue.get(timeout=SWEEP_S)
+                self._in_hand = self._queue.get(timeout=SWEEP_S)
             except queue.Empty:
                 continue
-            if item is None:
+            if self._in_hand is None:
                 return
-            self._in_hand = item
-            self._deliver(*item)
-            self._in_hand = None
 
     def _deliver(self, responder: TritonResponder, make: Make, final: bool) -> None:
         """One response. What cannot be built or sent ends its request with an error, and if that fails too, silently:

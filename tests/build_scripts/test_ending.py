@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from build_scripts import leftovers, server_log
+from build_scripts import drain, leftovers, server_log
 from build_scripts import server as launcher
 from build_scripts.readiness import Watch
 from build_scripts.server import TritonServer
@@ -76,6 +76,13 @@ def test_a_model_that_does_not_unload_is_named(server, faults):
     assert "'angelspec' did not unload within 1 s (coordinator.drain_s)" in said
     assert "tritonserver ended with status 1, angelspec still loaded" in said
     assert regions(server) == []
+
+
+def test_a_model_without_open_requests_that_does_not_unload_is_not_waited_for_long(server, faults, monkeypatch):
+    monkeypatch.setattr(drain, "IDLE_S", 0.3)
+    faults.write_text("keep-angelspec idle")
+    server.start()
+    assert "'angelspec' had no open requests and did not unload within 0.3 s" in server.stop()
 
 
 def test_a_server_that_does_not_end_is_killed_and_that_is_said(server, faults, monkeypatch):

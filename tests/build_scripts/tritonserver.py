@@ -24,7 +24,8 @@ def faulty(name: str) -> bool:
 class Answers(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         ready = 400 if self.path.endswith("/ready") and faulty("not-ready") else 200
-        self._answer(ready, f"angelspec_ready {0 if faulty('metric-0') else 1}\n")
+        idle = "angelspec_open_requests 0\n" if faulty("idle") else ""
+        self._answer(ready, f"angelspec_ready {0 if faulty('metric-0') else 1}\n{idle}")
 
     def do_POST(self) -> None:
         *_, model, action = self.path.split("/")

@@ -22,12 +22,15 @@ class FakeTriton(service_pb2_grpc.GRPCInferenceServiceServicer):
         self.script = script
         self.requests: list[service_pb2.ModelInferRequest] = []
         self.client_gone = threading.Event()
+        self.client_done = threading.Event()  # it closed its side of the stream, and did not cancel
 
     def ModelStreamInfer(self, requests, context):  # noqa: N802
         context.add_callback(self.client_gone.set)
         for request in requests:
             self.requests.append(request)
             yield from self.script(request)
+        if context.is_active():
+            self.client_done.set()
 
 
 @contextmanager

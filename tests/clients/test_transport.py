@@ -47,6 +47,12 @@ def test_a_separate_empty_final_response_ends_the_stream_without_a_chunk():
         assert [chunk.text for chunk in transport.stream_grpc({"text_input": "Hi"}, url)] == ["a"]
 
 
+def test_a_stream_that_came_to_its_end_is_closed_and_not_cancelled():
+    with serving(lambda request: iter([response(final=True)])) as (url, servicer):
+        assert list(transport.stream_grpc({"text_input": "Hi"}, url)) == []
+        assert servicer.client_done.wait(timeout=5)
+
+
 def test_closing_the_iterator_cancels_the_request():
     with serving(endless) as (url, servicer):
         chunks = transport.stream_grpc({"text_input": "Hi"}, url)
