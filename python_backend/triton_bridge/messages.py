@@ -10,6 +10,8 @@ import triton_python_backend_utils as pb_utils
 from python_backend.coordinator.request import invalid
 from python_backend.protocol import Tensors
 
+MOST_OF_A_NAME = 80  # characters of a client's own name that an error repeats
+
 
 def tensors_of(request: Any, batched: bool) -> Tensors:
     """Inputs by name, copied, so that they outlive the request. batched: the leading axis of 1 is taken off."""
@@ -24,7 +26,14 @@ def parameters_of(request: Any) -> dict[str, Any]:
     try:
         return dict(json.loads(request.parameters() or "{}"))
     except UnicodeDecodeError as error:
-        raise invalid(f"request parameters are not valid UTF-8: byte {error.start} of all of them") from None
+        raise invalid(f"request parameter {_not_text(error.object)} is not valid UTF-8") from None
+
+
+def _not_text(parameters: bytes) -> str:
+    """The first parameter of this JSON whose name or value is no text."""
+    told: dict[str, Any] = json.loads(parameters.decode(errors="replace"))
+    name = next(n for n, value in told.items() if "\N{REPLACEMENT CHARACTER}" in f"{n}{value}")
+    return f"'{name[:MOST_OF_A_NAME]}'"
 
 
 def request_id_of(request: Any) -> str:

@@ -50,7 +50,7 @@ def show(tally: Tally, console: Console, folder: Path) -> None:
 def main(
     cases: Annotated[int, typer.Option(min=1, help="how many requests")] = 10_000,
     seed: Annotated[int, typer.Option(help="number of the first batch of 100; the same one draws the same cases")] = 1,
-    minutes: Annotated[float, typer.Option(help="end after so long, however many were sent")] = 30.0,
+    minutes: Annotated[float, typer.Option(help="end after so long, however many were sent")] = 60.0,
     case: Annotated[str, typer.Option(help="one case as it was printed, or @file; instead of all else")] = "",
 ) -> None:
     """Start a server, send CASES requests, eight at once, and show what came back. Exit status 1 where one did harm."""

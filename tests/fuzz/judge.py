@@ -22,6 +22,7 @@ TRITON = tuple(
         r"^Unexpected byte size|unexpected (total )?byte size|unexpected number of",
         r"^\[?.*unexpected shape for input",
         r"batch[ -]size",
+        r"^unexpected inference (in|out)put '",
         r"^expected \d+ (in|out)puts? but got \d+",
         r"unexpected datatype|has invalid (datatype|data ?type)|data-type|datatype",
         r"generate expects model to produce exactly 1 response",
@@ -68,7 +69,8 @@ def refusal(case: Case, outcome: Outcome) -> tuple[Verdict, str]:
 
 def names_something(text: str) -> bool:
     """Whether an error says which input it is about."""
-    named = {*schema.names(), "policy", "operation", "prompt", "control requests", "timeout", "request id"}
+    others = {"policy", "operation", "prompt", "control requests", "timeout", "request id", "request parameter"}
+    named = {*schema.names(), *others}
     return any(re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) for name in named)
 
 

@@ -136,14 +136,21 @@ def test_a_fault_in_a_thread_ends_what_it_held_and_the_next_request_is_served_or
     assert thread == "outbox" or started & set(outcomes[False])
 
 
-@pytest.mark.parametrize("part", ["parameters", "request_id"])
-def test_what_is_no_text_is_the_clients_fault(make, part):
+@pytest.mark.parametrize(
+    ("part", "text", "named"),
+    [
+        ("parameters", b'{"a": 1, "key": "\xed\xb0\x80"}', "request parameter 'key'"),
+        ("parameters", b'{"\xed\xb0\x80": 1}', "request parameter '\ufffd\ufffd\ufffd'"),
+        ("request_id", b"\xed\xb0\x80", "request id"),
+    ],
+)
+def test_what_is_no_text_is_the_clients_fault(make, part, text, named):
     """Triton takes a lone surrogate of JSON for a parameter or an id, and cannot hand it over."""
     model, request = make(), Request(INPUTS)
-    setattr(request, part, lambda: b"\xed\xb0\x80".decode())
+    setattr(request, part, text.decode)
     model.execute([request])
     assert request.sender.ended.wait(5)
-    assert "is not valid UTF-8" in request.errors[0].replace("are not", "is not")
+    assert f"{named} is not valid UTF-8" in request.errors[0]
     assert request.sender.responses[0].error.code == TritonError.INVALID_ARG
     assert is_served(ask(model))
 
