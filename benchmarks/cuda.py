@@ -34,7 +34,7 @@ from python_backend.coordinator.profile import verify_step
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.engine import TargetEngine
 from python_backend.engines.torch_engine import TorchEngine
-from python_backend.protocol import DrafterStep
+from python_backend.protocol import Context, DrafterStep
 from python_backend.settings import CoordinatorSettings, TargetSettings, load
 
 Dtype = Literal["float32", "bfloat16"]
@@ -139,16 +139,8 @@ class Bench:
 
     def draft_step(self, count: int, past: int, rows: int, depth: int) -> DrafterStep:
         """Greedy. The features are found in the store."""
-        values = {
-            "slot": np.arange(count, dtype=np.int32),
-            "past_length": np.full(count, past, dtype=np.int32),
-            "context_count": np.full(count, rows, dtype=np.int32),
-            "features": np.zeros((count * rows, 0), dtype=np.float32),
-            "token_ids": np.resize(self.tokens, count * rows).astype(np.int32),
-            "anchor": np.resize(self.tokens, count).astype(np.int32),
-            "depth": np.array([depth], dtype=np.int32),
-        }
-        return DrafterStep(**DrafterStep.defaults(count) | values)
+        texts = np.resize(self.tokens, (count, rows)).tolist()
+        return DrafterStep.of([Context(slot, past, text) for slot, text in enumerate(texts)], depth)
 
     def weight_bytes(self, dtype: Dtype) -> int:
         """What a step reads at least: every matrix once, and of an embedding that is no head next to nothing."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import statistics
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import typer
@@ -21,7 +21,7 @@ from python_backend.assembly.drafters import weights_folder
 from python_backend.assembly.engines import share_cores
 from python_backend.checkpoints.checkpoint import resolve_checkpoint
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.protocol import DrafterStep
+from python_backend.protocol import Context, DrafterStep
 from python_backend.settings import ROOT, DrafterSettings, Settings
 
 PAGE = ROOT / "docs" / "drafters.md"
@@ -38,18 +38,18 @@ Times = dict[str, list[float]]
 def call(count: int, context: int, rows: int, depth: int, temperature: float, features: int, seed: int) -> DrafterStep:
     """Of `count` sequences that add so many rows each."""
     random = np.random.default_rng(seed)
-    values: dict[str, Any] = {
-        "slot": np.arange(count, dtype=np.int32),
-        "past_length": np.full(count, context, dtype=np.int32),
-        "context_count": np.full(count, rows, dtype=np.int32),
-        "features": random.normal(size=(count * rows, features)).astype(np.float32),
-        "token_ids": random.integers(0, 9000, count * rows).astype(np.int32),
-        "anchor": random.integers(0, 9000, count).astype(np.int32),
-        "depth": np.array([depth], dtype=np.int32),
-        "temperature": np.full(count, temperature, dtype=np.float32),
-        "seed": np.arange(count, dtype=np.uint64),
-    }
-    return DrafterStep(**(DrafterStep.defaults(count) | values))
+    contexts = [
+        Context(
+            slot,
+            context,
+            random.integers(0, 9000, rows).tolist(),
+            random.normal(size=(rows, features)).astype(np.float32),
+            int(random.integers(0, 9000)),
+        )
+        for slot in range(count)
+    ]
+    hot = np.full(count, temperature, dtype=np.float32)
+    return DrafterStep.of(contexts, depth, temperature=hot, seed=np.arange(count, dtype=np.uint64))
 
 
 def measure(

@@ -31,7 +31,11 @@ from training.corpus.shards import Corpus, corpus_folder
 
 PAGE = ROOT / "docs" / "drafters.md"
 LOOKUP, MTP, DFLY = "drafter_prompt_lookup", "drafter_mtp", "drafter_dfly"
-DRAFTERS = {LOOKUP: {"kind": "prompt_lookup", "in_process": True}, MTP: {"kind": "network"}, DFLY: {"kind": "network"}}
+DRAFTERS = {
+    LOOKUP: {"kind": "prompt_lookup", "process": "coordinator"},
+    MTP: {"kind": "network"},
+    DFLY: {"kind": "network"},
+}
 ROUTES = {"chat": MTP, "code": DFLY, "math": LOOKUP}  # so that a request's workload names its drafter
 
 

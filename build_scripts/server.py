@@ -102,7 +102,7 @@ class TritonServer:
         """The models that run engines; drafters in the target's process have none."""
         target = self.settings.target
         stock = [target.stock_model] if target.engine == "stock" else []
-        return [*stock, TARGET, *(name for name in self.settings.drafters if name not in self.settings.hosted_drafters)]
+        return [*stock, TARGET, *self.settings.drafters_in("own")]
 
     @property
     def _compatible(self) -> list[str]:

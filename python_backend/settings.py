@@ -27,9 +27,11 @@ DEFAULT_FILE = ROOT / "angelspec.yaml"
 EngineName = Literal["torch", "openvino", "tensorrt_llm", "stock"]
 DrafterEngineName = Literal["auto", "openvino", "torch", "tensorrt"]
 Quantization = Literal["auto", "exact", "int8-dynamic"]
+ProcessName = Literal["own", "coordinator", "target"]
 PolicyName = Literal["off", "fixed", "dcut"]
 Workload = Literal["chat", "code", "math"]
 NETWORK = "network"  # kind of a trained drafter
+HOSTS: tuple[EngineName, ...] = ("torch", "tensorrt_llm")  # engines that can run drafters beside them
 WORKLOADS: tuple[Workload, ...] = ("chat", "code", "math")
 CompatibleModel = Literal["ensemble", "tensorrt_llm_bls"]
 COMPATIBLE_MODELS: tuple[CompatibleModel, ...] = ("ensemble", "tensorrt_llm_bls")
@@ -42,6 +44,10 @@ RENAMED = {  # old name of a setting -> its name now
     "also": "shared_drafters",
     "budget.longest_pause": "budget.max_skipped_steps",
 }
+REPLACED = {  # old name -> what says the same now
+    "target.hosts_drafters": "drafters.NAME.process: target, at each network",
+    "drafters.NAME.in_process": "drafters.NAME.process: coordinator or own",
+}
 
 
 def refuse_old_names(values: Any, section: str) -> Any:
@@ -50,6 +56,10 @@ def refuse_old_names(values: Any, section: str) -> Any:
         head, _, key = old.rpartition(".")
         if head == section and isinstance(values, dict) and key in values:
             raise ValueError(f"{old} is called {new} now: set that to {values[key]} instead")
+    for old, now in REPLACED.items():
+        head, _, key = old.rpartition(".")
+        if head == section and isinstance(values, dict) and key in values:
+            raise ValueError(f"{old} is no setting any more: instead of {values[key]} set {now}")
     return values
 
 
@@ -92,9 +102,6 @@ class TargetSettings(Section):
     prefix_cache: int = Field(
         8192, ge=0, description="KV rows kept for prompts that begin alike, 0 = none; torch keeps none"
     )
-    hosts_drafters: bool = Field(
-        False, description="trained drafters run in the target's process, so that features stay on its device"
-    )
     feature_layers: tuple[int, ...] = Field((), description="captured hidden layers; by default what the drafters read")
 
     @model_validator(mode="after")
@@ -114,8 +121,6 @@ class TargetSettings(Section):
                 "target.quantization int8-dynamic with target.invariant false: answers would depend on the other "
                 "requests of the batch; set target.invariant true, or target.quantization auto"
             )
-        if self.engine not in ("torch", "tensorrt_llm") and self.hosts_drafters:
-            raise ValueError(f"target.hosts_drafters needs target.engine torch or tensorrt_llm, not {self.engine}")
         if (self.engine == "tensorrt_llm") != (self.engine_folder is not None):
             raise ValueError(
                 f"target.engine is {self.engine} and target.engine_folder is {self.engine_folder}: tensorrt_llm needs "
@@ -144,7 +149,11 @@ class DrafterSettings(Section):
     )
     max_ngram: int = Field(4, ge=1, le=16, description="longest n-gram that prompt lookup searches")
     min_ngram: int = Field(1, ge=1, description="shortest one")
-    in_process: bool = Field(False, description="prompt_lookup: in the coordinator's process, no call to its model")
+    process: ProcessName = Field(
+        "own",
+        description="where it runs: own = a Triton model of its own; coordinator = no call at all, for prompt_lookup; "
+        "target = beside the target, so that a network's features stay on its device",
+    )
 
     @model_validator(mode="after")
     def _light_enough(self) -> Self:
@@ -152,8 +161,16 @@ class DrafterSettings(Section):
             raise ValueError(f"engine tensorrt is for a network, not for {self.kind}")
         if self.engine == "openvino" and self.device != "cpu":
             raise ValueError(f"engine openvino runs on the cpu, not on {self.device}: use engine torch")
-        if self.in_process and self.kind != "prompt_lookup":
-            raise ValueError(f"in_process is for prompt_lookup, not for a {self.kind}: it would hold up the loop")
+        if self.process == "coordinator" and self.kind != "prompt_lookup":
+            raise ValueError(
+                f"process coordinator is for prompt_lookup, not for a {self.kind}: it would hold up the loop"
+            )
+        if self.process == "target" and self.kind != NETWORK:
+            raise ValueError(f"process target is for a network, not for {self.kind}: it has no features to keep there")
+        if self.engine == "tensorrt" and self.process != "target":
+            raise ValueError(
+                f"engine tensorrt needs process target, not {self.process}: built engines find features on its device"
+            )
         return self
 
 
@@ -249,20 +266,18 @@ class Settings(BaseSettings):
         return refuse_old_names(values, "")
 
     @model_validator(mode="after")
-    def _engines_have_features(self) -> Self:
-        built = [name for name, drafter in self.drafters.items() if drafter.engine == "tensorrt"]
-        if built and not self.target.hosts_drafters:
+    def _target_has_room_for_drafters(self) -> Self:
+        inside = self.drafters_in("target")
+        if inside and self.target.engine not in HOSTS:
             raise ValueError(
-                f"drafters.{built[0]}.engine is tensorrt: built engines find features on the target's device, set "
-                "target.hosts_drafters true"
+                f"drafters.{inside[0]}.process is target, and target.engine is {self.target.engine}: only "
+                f"{' and '.join(HOSTS)} run drafters beside them"
             )
         return self
 
-    @property
-    def hosted_drafters(self) -> list[str]:
-        """Those that have no Triton model of their own: they live in the target's process."""
-        drafters = self.drafters.items() if self.target.hosts_drafters else ()
-        return [name for name, drafter in drafters if drafter.kind == NETWORK]
+    def drafters_in(self, process: ProcessName) -> list[str]:
+        """The drafters that run there."""
+        return [name for name, drafter in self.drafters.items() if drafter.process == process]
 
     def drafter_of(self, workload: Workload, thinking: bool) -> str:
         """The drafter model of a request."""

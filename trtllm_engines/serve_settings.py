@@ -41,7 +41,6 @@ def settings_of(recipe: Recipe, precision: Precision, folders: Folders, memory: 
             "engine_folder": str(folders.target.resolve()),
             "dtype": "bfloat16",
             "device": "cuda",
-            "hosts_drafters": True,
             "feature_layers": list(recipe.captured_layers),
         },
         "coordinator": {
@@ -66,11 +65,17 @@ def _drafters(recipe: Recipe, folders: Folders) -> dict[str, Any]:
     blocks = [name for name in built if name not in recurrent]
     chat, others = (recurrent or blocks)[0], (blocks or recurrent)[0]
     networks = {
-        name: {"kind": "network", "engine": "tensorrt", "device": "cuda", "folder": str(folder.resolve())}
+        name: {
+            "kind": "network",
+            "engine": "tensorrt",
+            "process": "target",
+            "device": "cuda",
+            "folder": str(folder.resolve()),
+        }
         for name, folder in built.items()
     }
     return {
-        "drafters": {LOOKUP: {"kind": "prompt_lookup", "in_process": True}, **networks},
+        "drafters": {LOOKUP: {"kind": "prompt_lookup", "process": "coordinator"}, **networks},
         "routes": {"chat": chat, "code": others, "math": others},
         "shared_drafters": [LOOKUP],
     }

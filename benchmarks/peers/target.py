@@ -10,8 +10,7 @@ import numpy as np
 from benchmarks.peers import worker
 from python_backend.assembly.engines import build_target
 from python_backend.engine import TargetEngine
-from python_backend.protocol import TargetStep
-from python_backend.sampling.params import greedy_columns
+from python_backend.protocol import Part, TargetStep
 from python_backend.settings import CoordinatorSettings, Settings, TargetSettings
 
 
@@ -39,15 +38,7 @@ def measure(target: TargetEngine, prompts: worker.Prompts, steps: int) -> float:
 
 
 def make_step(slot: np.ndarray[tuple[int], np.dtype[np.int32]], past: int, rows: worker.Prompts) -> TargetStep:
-    return TargetStep(
-        **greedy_columns(len(slot)),
-        slot=slot,
-        past_length=np.full(len(slot), past, dtype=np.int32),
-        row_count=np.array([len(r) for r in rows], dtype=np.int32),
-        sample=np.full(len(slot), True),
-        draft_count=np.zeros(len(slot), dtype=np.int32),
-        token_ids=np.array([t for r in rows for t in r], dtype=np.int32),
-    )
+    return TargetStep.of([Part(int(s), past, r) for s, r in zip(slot, rows, strict=True)])
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ class Collector:
 def settings_of(subject: Subject, run: Run, **target: Any) -> Settings:
     """What a user would write for this run. target: further settings of the target."""
     own, *beside = DRAFTERS[run.drafters] or (LOOKUP,)
-    drafters = {LOOKUP: DrafterSettings(in_process=True), **subject.networks}
+    drafters = {LOOKUP: DrafterSettings(process="coordinator"), **subject.networks}
     arithmetic = dict(zip(("engine", "quantization", "invariant"), run.arithmetic, strict=True))
     return Settings.model_validate(
         {

@@ -38,7 +38,7 @@ def build_target(settings: Settings) -> TargetEngine:
 def build_host(settings: Settings) -> tuple[TargetEngine, dict[str, DrafterEngine]]:
     """The target, and the drafters that live in its process. Raises what `build_target` and `build_drafter` raise."""
     target = build_target(settings)
-    names = settings.hosted_drafters
+    names = settings.drafters_in("target")
     if not names:
         return target, {}
     from python_backend.assembly.hosted import DeviceTarget, FeatureStore, HostedDrafter, HostingTarget  # torch

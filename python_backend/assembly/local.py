@@ -39,6 +39,5 @@ class LocalDrafter:
 
 
 def local_drafters(settings: Settings) -> dict[str, LocalDrafter]:
-    """Those of the settings that are `in_process`."""
-    names = [name for name, drafter in settings.drafters.items() if drafter.in_process]
-    return {name: LocalDrafter(build_drafter(name, settings)) for name in names}
+    """Those of the settings that run in the coordinator's process."""
+    return {name: LocalDrafter(build_drafter(name, settings)) for name in settings.drafters_in("coordinator")}

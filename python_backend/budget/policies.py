@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from python_backend.budget import dcut, draft_payoff
 from python_backend.budget.costs import StepCosts
 from python_backend.budget.dcut import Choice
 from python_backend.budget.draft_payoff import Prices
+from python_backend.budget.drafts import Drafts
 from python_backend.settings import BudgetSettings
-
-
-class Drafts(NamedTuple):
-    """The drafts of one step, all drafters together."""
-
-    confidence: npt.NDArray[np.float32]  # [B, D]
-    available: npt.NDArray[np.int64]  # [B] leading drafts that exist and are wanted
-    depth: npt.NDArray[np.int64]  # [B] drafts at full depth
-    draft_ms: float = 0.0  # predicted cost of the draft calls
-    prompt_rows: int = 0  # rows of prefill in the same pass
 
 
 class Policy(Protocol):
@@ -36,7 +26,9 @@ class Policy(Protocol):
         """On which the drafters are asked for B decoding sequences."""
         ...
 
-    def select(self, drafts: Drafts) -> Choice: ...
+    def select(self, drafts: Drafts, prompt_rows: int = 0) -> Choice:
+        """How many drafts of each sequence are verified. prompt_rows: rows of prefill in the same pass."""
+        ...
 
 
 class Off:
@@ -48,7 +40,7 @@ class Off:
     def prices(self, batch: int) -> Prices:
         return Prices()
 
-    def select(self, drafts: Drafts) -> Choice:
+    def select(self, drafts: Drafts, prompt_rows: int = 0) -> Choice:
         batch = len(drafts.available)
         return Choice(np.zeros(batch, dtype=np.int64), batch, 0.0, float(batch), math.nan)
 
@@ -62,7 +54,7 @@ class Fixed:
     def prices(self, batch: int) -> Prices:
         return Prices()
 
-    def select(self, drafts: Drafts) -> Choice:
+    def select(self, drafts: Drafts, prompt_rows: int = 0) -> Choice:
         batch = len(drafts.available)
         scores = dcut.survival(drafts.confidence)
         wanted = np.arange(scores.shape[1]) < drafts.available[:, None]
@@ -85,13 +77,13 @@ class DCut:
             return Prices()
         return draft_payoff.prices(self._costs, batch, self._max_skipped_steps)
 
-    def select(self, drafts: Drafts) -> Choice:
+    def select(self, drafts: Drafts, prompt_rows: int = 0) -> Choice:
         return dcut.select(
             drafts.confidence,
             drafts.available,
             int(drafts.depth.sum()),
             self._rho,
-            lambda batch, rows: drafts.draft_ms + self._costs.step_ms(batch, rows, drafts.prompt_rows),
+            lambda batch, rows: drafts.draft_ms + self._costs.step_ms(batch, rows, prompt_rows),
         )
 
 

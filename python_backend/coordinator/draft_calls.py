@@ -1,36 +1,27 @@
-"""The draft calls of a step: one for each drafter, for all sequences that ask it, and the best of what they say."""
+"""The draft calls of a step: one for each drafter, for all sequences that ask it."""
 
 from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict
-from typing import NamedTuple
 
 import numpy as np
 
 from python_backend.budget import draft_payoff
 from python_backend.budget.costs import StepCosts
-from python_backend.budget.dcut import survival
+from python_backend.budget.dcut import Ints
 from python_backend.budget.draft_payoff import Prices
+from python_backend.budget.drafts import Drafts
 from python_backend.checks import feature_columns
 from python_backend.coordinator.metrics import Metrics
+from python_backend.coordinator.offers import Answer, Offers
 from python_backend.coordinator.report import StepReport
 from python_backend.coordinator.sequence import Sequence
 from python_backend.engine import DrafterEngine, EngineLostError
-from python_backend.protocol import NO_TOKEN, Array, Description, DrafterResult, DrafterStep
+from python_backend.protocol import Context, Description, DrafterResult, DrafterStep
 from python_backend.sampling.params import draft_columns
 
 log = logging.getLogger(__name__)
-
-
-class Drafted(NamedTuple):
-    """Drafts of B sequences, D at most."""
-
-    ids: Array  # [B, D]
-    confidence: Array  # [B, D]
-    available: Array  # [B] drafts of each
-    predicted_ms: float  # of the calls
 
 
 class DraftCalls:
@@ -50,51 +41,35 @@ class DraftCalls:
         self.steps = 0
         self.readers = {name for name, drafter in described.items() if drafter.feature_size or drafter.hosted}
 
-    def run(self, sequences: list[Sequence], limit: Array, prices: Prices, report: StepReport) -> Drafted:
+    def run(self, sequences: list[Sequence], limit: Ints, prices: Prices, report: StepReport) -> Drafts:
         """limit: [B] drafts that are of use to each. Drafters are asked from the cheapest on, each for those sequences
         for which that is expected to pay; a sequence takes the drafts that are worth most, the first win a tie."""
         self.steps += 1
-        full = int(limit.max(initial=0))
-        ids = np.full((len(sequences), full), NO_TOKEN, dtype=np.int32)
-        confidence = np.zeros((len(sequences), full), dtype=np.float32)
-        available = np.zeros(len(sequences), dtype=np.int64)
-        worth = np.zeros(len(sequences))
-        groups: dict[str, list[int]] = defaultdict(list)
-        for i in np.flatnonzero(limit > 0):
-            for name in sequences[i].drafters:
-                groups[name].append(int(i))
-        predicted = 0.0
-        for name in sorted(groups, key=lambda name: self.predict_ms(name, len(groups[name]), full)):
-            members, depth = self._call(name, sequences, np.array(groups[name]), limit, worth, prices)
-            if not depth:
-                continue
-            group = [sequences[i] for i in members]
-            start = time.perf_counter()
-            answered, drafted = self._ask(name, group, depth)
-            took = (time.perf_counter() - start) * 1e3
-            report.draft_ms += took
-            if drafted is None:
-                continue
-            members, group = members[answered], [group[i] for i in answered]
-            expected_ms = self.predict_ms(name, len(members), depth)
-            predicted += expected_ms
-            report.draft_engine_ms += float(drafted.engine_ms[0])
-            report.asked += len(members)
-            exists = np.logical_and.accumulate(drafted.draft_ids != NO_TOKEN, axis=1).sum(axis=1)
-            exists = np.minimum(exists, limit[members])
-            useful = np.arange(depth) < exists[:, None]
-            value = draft_payoff.worth(survival(drafted.confidence) * useful, prices.row)
-            share = prices.ms * expected_ms / len(group)
-            for sequence, count, sure in zip(group, exists, drafted.confidence, strict=True):
-                sequence.worth[name].see(sure[:count].tolist())
-                sequence.worth[name].rate(depth, prices.row, share, prices.max_skipped_steps)
-            if self.costs:
-                self.costs.saw_draft(name, len(members), depth, took)
-            better = (value > worth[members]) | ((available[members] == 0) & (exists > 0))
-            chosen = members[better]
-            ids[chosen, :depth], confidence[chosen, :depth] = drafted.draft_ids[better], drafted.confidence[better]
-            available[chosen], worth[chosen] = exists[better], value[better]
-        return Drafted(ids, confidence, available, predicted)
+        offers = Offers(sequences, limit, prices)
+        groups, predicted_ms = offers.groups(), 0.0
+        for name in sorted(groups, key=lambda name: self.predict_ms(name, len(groups[name]), offers.width)):
+            members, depth = self._choose(name, groups[name], offers)
+            answer = self._call(name, members, depth, offers, report) if depth else None
+            if answer:
+                expected_ms = self.predict_ms(name, len(answer.members), depth)
+                predicted_ms += expected_ms
+                offers.rate(answer, expected_ms)
+                offers.take(answer)
+        return offers.drafts._replace(draft_ms=predicted_ms)
+
+    def _call(self, name: str, members: Ints, depth: int, offers: Offers, report: StepReport) -> Answer | None:
+        """Ask, and note how long that took. None where the drafter answered for nobody."""
+        start = time.perf_counter()
+        answered, drafted = self._ask(name, [offers.sequences[i] for i in members], depth)
+        took = (time.perf_counter() - start) * 1e3
+        report.draft_ms += took
+        if drafted is None:
+            return None
+        report.draft_engine_ms += float(drafted.engine_ms[0])
+        report.asked += len(answered)
+        if self.costs:
+            self.costs.saw_draft(name, len(answered), depth, took)
+        return Answer.of(name, members[answered], drafted, offers.limit)
 
     def _ask(self, name: str, group: list[Sequence], depth: int) -> tuple[list[int], DrafterResult | None]:
         """The drafts of a group, and of whom in it. A call that fails is made again in halves, so that only the
@@ -119,25 +94,23 @@ class DraftCalls:
         """Time of a call for so many sequences; 0 where nothing is predicted."""
         return self.costs.draft_ms(name, batch, depth) if self.costs else 0.0
 
-    def _call(
-        self, name: str, sequences: list[Sequence], members: Array, limit: Array, worth: Array, prices: Prices
-    ) -> tuple[Array, int]:
-        """Those of the members for whom the drafter is asked in this step, and how deep. worth: [B] of the drafts that
-        there are."""
+    def _choose(self, name: str, members: Ints, offers: Offers) -> tuple[Ints, int]:
+        """Those of the members for whom the drafter is asked in this step, and how deep."""
+        prices, limit, worth = offers.prices, offers.limit[members], offers.worth[members]
 
         def cost(count: int, depth: int) -> float:
             return prices.ms * self.predict_ms(name, count, depth)
 
-        full = int(limit[members].max())
-        if cost(len(members), full) <= draft_payoff.NEGLIGIBLE * len(members):
-            return members, full
-        known = [sequences[i].worth[name] for i in members]
-        useful = np.arange(full) < limit[members][:, None]
-        expected = np.where(useful, [w.expected(full) for w in known], 0.0)
-        call = draft_payoff.best_call(draft_payoff.gains(expected, prices.row, worth[members]), cost)
+        width = int(limit.max())
+        if cost(len(members), width) <= draft_payoff.NEGLIGIBLE * len(members):
+            return members, width
+        known = [offers.sequences[i].worth[name] for i in members]
+        useful = np.arange(width) < limit[:, None]
+        expected = np.where(useful, [w.expected(width) for w in known], 0.0)
+        call = draft_payoff.best_call(draft_payoff.gains(expected, prices.row, worth), cost)
         due = np.array([w.due(self.steps) for w in known])
-        depth = max(call.depth, min(draft_payoff.TRY, full)) if due.any() else call.depth
-        for w, chosen, has in zip(known, call.members, worth[members] > 0, strict=True):
+        depth = max(call.depth, min(draft_payoff.TRY, width)) if due.any() else call.depth
+        for w, chosen, has in zip(known, call.members, worth > 0, strict=True):
             if w.pause == 1 and not chosen and not has:  # it pays no more, in this company
                 w.lose(prices.max_skipped_steps)
         return members[due | call.members], depth
@@ -161,21 +134,17 @@ class DraftCalls:
 
     def _step(self, name: str, group: list[Sequence], depth: int) -> DrafterStep:
         columns = self.feature_columns[name]
-        past = [s.seen.get(name, 0) for s in group]
-        following = [s.unseen_tokens(name) for s in group]
-        features = [s.unseen_features()[:, columns] for s in group] if len(columns) else []
-        return DrafterStep(
-            **draft_columns([s.params for s in group]),
-            slot=np.array([s.slot for s in group], dtype=np.int32),
-            past_length=np.array(past, dtype=np.int32),
-            context_count=np.array([len(tokens) for tokens in following], dtype=np.int32),
-            features=(
-                np.concatenate(features) if features else np.zeros((sum(map(len, following)), 0), dtype=np.float32)
-            ),
-            token_ids=np.array([t for tokens in following for t in tokens], dtype=np.int32),
-            anchor=np.array([s.anchor for s in group], dtype=np.int32),
-            depth=np.array([depth], dtype=np.int32),
-        )
+        contexts = [
+            Context(
+                s.slot,
+                s.seen.get(name, 0),
+                s.unseen_tokens(name),
+                s.unseen_features()[:, columns] if len(columns) else None,
+                s.anchor,
+            )
+            for s in group
+        ]
+        return DrafterStep.of(contexts, depth, **draft_columns([s.params for s in group]))
 
 
 def _joined(parts: list[DrafterResult]) -> DrafterResult:

@@ -9,8 +9,9 @@ import time
 import numpy as np
 
 from python_backend.budget.costs import StepCosts
-from python_backend.budget.dcut import Choice
-from python_backend.budget.policies import Drafts, Policy
+from python_backend.budget.dcut import Choice, Ints
+from python_backend.budget.drafts import Drafts
+from python_backend.budget.policies import Policy
 from python_backend.coordinator.cost import NOTHING, Cost
 from python_backend.coordinator.draft_calls import DraftCalls
 from python_backend.coordinator.emit import FinishReason, Response, append, respond
@@ -22,7 +23,7 @@ from python_backend.coordinator.request import RequestError
 from python_backend.coordinator.router import Router
 from python_backend.coordinator.scheduler import Batch, Scheduler
 from python_backend.coordinator.sequence import Sequence
-from python_backend.coordinator.verify_pass import VerifyPass
+from python_backend.coordinator.verify_pass import Share, VerifyPass
 from python_backend.engine import EngineLostError, TargetEngine
 from python_backend.protocol import Array, Description, PrefixQuery, TargetResult, row_starts
 
@@ -64,9 +65,8 @@ class DecodeLoop:
             self.send()
             return False
         report = StepReport(batch=len(batch.decoding), held_rows=held)
-        drafts, draft_ids = self.draft(batch, report)
-        choice = self.prune(drafts, report)
-        whole = VerifyPass.of(batch, draft_ids, drafts.available, choice.kept)
+        drafts = self.draft(batch, report)
+        whole = VerifyPass.of(batch, drafts, self.prune(batch, drafts, report))
         try:
             result = self.verify(whole, report)
         except Exception as error:
@@ -117,24 +117,24 @@ class DecodeLoop:
                 sequence.features.append(rows)
         return int(opened.held.sum())
 
-    def draft(self, batch: Batch, report: StepReport) -> tuple[Drafts, Array]:
-        """One call per drafter, for all its decoding sequences. Returns the drafts and their ids [B, D]."""
+    def draft(self, batch: Batch, report: StepReport) -> Drafts:
+        """One call per drafter, for all its decoding sequences."""
         sequences = batch.decoding
         limit = np.array([s.draft_limit if self.policy.drafts else 0 for s in sequences], dtype=np.int64)
-        drafted = self.calls.run(sequences, limit, self.policy.prices(len(sequences)), report)
-        report.drafted = int(drafted.available.sum())
-        full = np.array([s.depth if limit[i] else 0 for i, s in enumerate(sequences)], dtype=np.int64)
-        prompt_rows = sum(chunk.rows for chunk in batch.chunks)
-        return Drafts(drafted.confidence, drafted.available, full, drafted.predicted_ms, prompt_rows), drafted.ids
+        drafts = self.calls.run(sequences, limit, self.policy.prices(len(sequences)), report)
+        report.drafted = int(drafts.available.sum())
+        return drafts
 
-    def prune(self, drafts: Drafts, report: StepReport) -> Choice:
-        """The budget decides how many drafts of each sequence are verified."""
+    def prune(self, batch: Batch, drafts: Drafts, report: StepReport) -> Ints:
+        """The budget decides how many drafts of each sequence are verified: [B]."""
         start = time.perf_counter()
-        choice = self.policy.select(drafts) if len(drafts.available) else Choice(drafts.available, 0, 0.0, 0.0, 0.0)
+        prompt_rows = sum(chunk.rows for chunk in batch.chunks)
+        nobody = Choice(drafts.available, 0, 0.0, 0.0, 0.0)
+        choice = self.policy.select(drafts, prompt_rows) if batch.decoding else nobody
         report.select_ms = (time.perf_counter() - start) * 1e3
         report.rows, report.rho, report.predicted_ms = choice.rows, choice.rho, choice.predicted_ms
         report.kept, report.expected = int(choice.kept.sum()), choice.expected_tokens - len(drafts.available)
-        return choice
+        return choice.kept
 
     def verify(self, whole: VerifyPass, report: StepReport) -> TargetResult:
         """One call with the rows of all sequences: anchors with kept drafts, then prompt chunks."""
@@ -190,55 +190,37 @@ class DecodeLoop:
 
     def commit(self, whole: VerifyPass, result: TargetResult, report: StepReport) -> None:
         """Append what the target emitted, answer the clients, free the slots of those who are done."""
-        features = np.split(result.features, row_starts(result.feature_count)[1:-1])
-        log_probs = np.split(result.log_probs, row_starts(result.log_prob_count)[1:-1])
         finished = []
         only_decoding = not whole.chunks and len(whole.decoding) == report.batch
         cost = self.gain.cost(report) if only_decoding else NOTHING
-        for i, sequence in enumerate(whole.sequences):
+        for share in whole.shares(result):
             try:
-                if self.extend(whole, i, sequence, result, features[i], log_probs[i], report, cost):
-                    finished.append(sequence)
+                if self.extend(share, cost, report):
+                    finished.append(share.sequence)
             except Exception as error:
                 log.exception("an answer was not extended")
-                self.fail([sequence], error)
+                self.fail([share.sequence], error)
         self.gain.add(cost, report.emitted, report.batch)
         self.release(finished)
 
-    def extend(
-        self,
-        whole: VerifyPass,
-        i: int,
-        sequence: Sequence,
-        result: TargetResult,
-        features: Array,
-        log_probs: Array,
-        report: StepReport,
-        cost: Cost,
-    ) -> FinishReason:
-        """What the pass brings its i-th sequence. features: [c, F] of its committed rows. Returns why it ended."""
-        decoding = i < len(whole.decoding)
-        if decoding:
-            accepted = int(result.accepted[i])
-            sequence.cached += 1 + accepted
-            tokens = [*whole.draft_ids[i, :accepted].tolist(), int(result.next_token[i])]
-        else:
-            rows = whole.chunks[i - len(whole.decoding)].rows
-            sequence.cached += rows
-            tokens = [] if sequence.prefilling else [int(result.next_token[i])]
-            report.prompt_rows += rows
-        if result.features.shape[1] and sequence.drafter:
-            sequence.features.append(features)
-        sequence.log_probs += log_probs.tolist()
-        if tokens and sequence.output_length == 0:
+    def extend(self, share: Share, cost: Cost, report: StepReport) -> FinishReason:
+        """A sequence gets what a pass brought it. Returns why it ended."""
+        sequence = share.sequence
+        sequence.cached += share.rows
+        if share.features.shape[1] and sequence.drafter:
+            sequence.features.append(share.features)
+        sequence.log_probs += share.log_probs
+        if share.tokens and sequence.output_length == 0:
             self.metrics.observe("angelspec_time_to_first_token_s", time.monotonic() - sequence.arrived)
             self.router.settle(sequence)
-        used, reason = append(sequence, tokens)
+        used, reason = append(sequence, share.tokens)
         report.emitted += used
-        if decoding:
-            accepted = min(used, len(tokens) - 1)  # drafts after the end were not needed
+        if share.prompt:
+            report.prompt_rows += share.rows
+        else:
+            accepted = min(used, len(share.tokens) - 1)  # drafts after the end were not needed
             report.accepted += accepted
-            sequence.stats.record(int(whole.available[i]), int(whole.kept[i]), accepted, used)
+            sequence.stats.record(share.drafted, share.kept, accepted, used)
             sequence.stats.charge(cost, used)
         if response := respond(sequence, reason):
             self.outgoing.append(response)

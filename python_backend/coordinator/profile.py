@@ -6,13 +6,13 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import islice
 
 import numpy as np
 
 from python_backend.budget.cost_table import CostTable, monotone
 from python_backend.engine import DrafterEngine, TargetEngine
-from python_backend.protocol import Array, DrafterStep, TargetStep
-from python_backend.sampling.params import greedy_columns
+from python_backend.protocol import Array, Context, DrafterStep, Part, TargetStep
 
 FRACTIONS = (0.0, 0.125, 0.25, 0.5, 0.75, 1.0)
 PREFILL_ROWS = 256
@@ -89,53 +89,21 @@ def fill(target: TargetEngine, slot: int, length: int, tokens: Array) -> None:
     """Prefill a slot with `length` rows, chunk by chunk."""
     for past in range(0, length, PREFILL_ROWS):
         rows = min(PREFILL_ROWS, length - past)
-        target.step(_target_step([slot], [past], [rows], [0], tokens[:rows], sample=False))
+        target.step(TargetStep.of([Part(slot, past, tokens[:rows].tolist(), sample=False)]))
 
 
 def verify_step(batch: int, drafts: int, context_length: int, tokens: Array) -> TargetStep:
     """Drafts spread as evenly as they go."""
+    rows = iter(tokens.tolist())
     kept = [drafts // batch + (i < drafts % batch) for i in range(batch)]
-    rows = [1 + n for n in kept]
-    return _target_step(range(batch), [context_length] * batch, rows, kept, tokens[: sum(rows)], sample=True)
-
-
-def _target_step(
-    slot: range | list[int],
-    past: list[int],
-    rows: list[int],
-    drafts: list[int],
-    tokens: Array,
-    *,
-    sample: bool,
-) -> TargetStep:
-    batch = len(rows)
-    return TargetStep(
-        **greedy_columns(batch),
-        slot=np.array(slot, dtype=np.int32),
-        past_length=np.array(past, dtype=np.int32),
-        row_count=np.array(rows, dtype=np.int32),
-        sample=np.full(batch, sample),
-        draft_count=np.array(drafts, dtype=np.int32),
-        token_ids=tokens.astype(np.int32),
-    )
+    return TargetStep.of([Part(i, context_length, list(islice(rows, 1 + n)), n) for i, n in enumerate(kept)])
 
 
 def _draft_step(batch: int, feature_size: int, depth: int, tokens: Array) -> DrafterStep:
     """Two fresh context rows a sequence: about what a step commits."""
-    context = 2
-    return DrafterStep(
-        slot=np.arange(batch, dtype=np.int32),
-        past_length=np.zeros(batch, dtype=np.int32),
-        context_count=np.full(batch, context, dtype=np.int32),
-        features=np.zeros((batch * context, feature_size), dtype=np.float32),
-        token_ids=tokens[: batch * context].astype(np.int32),
-        anchor=tokens[context - 1 : batch * context : context].astype(np.int32),
-        depth=np.array([depth], dtype=np.int32),
-        temperature=np.zeros(batch, dtype=np.float32),
-        top_k=np.zeros(batch, dtype=np.int32),
-        top_p=np.zeros(batch, dtype=np.float32),
-        seed=np.zeros(batch, dtype=np.uint64),
-    )
+    context = np.reshape(tokens[: batch * 2], (batch, 2)).tolist()
+    features = np.zeros((2, feature_size), dtype=np.float32)
+    return DrafterStep.of([Context(slot, 0, rows, features) for slot, rows in enumerate(context)], depth)
 
 
 def _median_ms(call: Callable[[], object], repeats: int, before: float = 0.0) -> float:

@@ -25,11 +25,6 @@ class Batch(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.decoding or self.chunks)
 
-    @property
-    def sequences(self) -> list[Sequence]:
-        """Everyone in the order of the verify call's rows."""
-        return [*self.decoding, *(chunk.sequence for chunk in self.chunks)]
-
 
 class Scheduler:
     """Continuous batching: first come first served into slots; all decoding sequences run in every step, with at

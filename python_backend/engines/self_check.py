@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from python_backend.engine import EngineError
-from python_backend.protocol import TargetStep, row_starts
-from python_backend.sampling.params import greedy_columns
+from python_backend.protocol import Part, TargetStep, row_starts
 from python_backend.settings import CoordinatorSettings, Quantization, TargetSettings
 
 Floats = npt.NDArray[np.float32]
@@ -103,12 +102,4 @@ def compute_reference(folder: Path, sha256: str, vocabulary_size: int) -> Refere
 
 def step_of(token_ids: npt.NDArray[np.int32], past: int) -> TargetStep:
     """The next rows of slot 0, without drafts."""
-    return TargetStep(
-        **greedy_columns(1),
-        slot=np.array([0], dtype=np.int32),
-        past_length=np.array([past], dtype=np.int32),
-        row_count=np.array([len(token_ids)], dtype=np.int32),
-        sample=np.array([False]),
-        draft_count=np.array([0], dtype=np.int32),
-        token_ids=token_ids,
-    )
+    return TargetStep.of([Part(0, past, token_ids.tolist(), sample=False)])

@@ -146,7 +146,7 @@ class BlsDrafter(BlsEngine):
 
 def bls_drafters(settings: Settings, closing: threading.Event) -> dict[str, BlsDrafter]:
     """Every drafter of the settings, in its own model or within the target's."""
-    inside = settings.hosted_drafters
+    inside = settings.drafters_in("target")
     return {
         name: BlsDrafter(TARGET, closing, hosted=name) if name in inside else BlsDrafter(name, closing)
         for name in settings.drafters

@@ -52,7 +52,8 @@ def test_every_engine_gets_the_same_prompts() -> None:
 
 def test_our_own_worker_decodes_the_tokens_of_the_engine(tiny_llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from benchmarks.peers import target
-    from tests.support.checkpoints import Part, load_engine, make_step
+    from python_backend.protocol import Part
+    from tests.support.checkpoints import load_engine, make_step
 
     engine = load_engine(tiny_llama)
     monkeypatch.setattr(worker, "VOCABULARY", 300)

@@ -12,9 +12,10 @@ import torch
 
 from python_backend.checkpoints.tokenizer import load_tokenizer
 from python_backend.engines.torch_engine import TorchEngine
+from python_backend.protocol import Part
 from tests.cuda.conftest import MAX_LENGTH
 from tests.python_backend.engines.test_transformers_agreement import PROMPTS, ROUNDING, decode, row_error
-from tests.support.checkpoints import Part, load_engine, load_reference, make_step
+from tests.support.checkpoints import load_engine, load_reference, make_step
 
 TEXTS, TOKENS = 4, 200
 Note = Callable[[str, Any], None]

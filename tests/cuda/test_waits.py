@@ -15,11 +15,11 @@ from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingT
 from python_backend.checks import feature_columns
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.engines.torch_engine import TorchEngine
-from python_backend.protocol import DrafterStep
+from python_backend.protocol import Context, DrafterStep, Part
 from python_backend.sampling.params import SamplingParams, columns
 from tests.cuda.conftest import MAX_LENGTH, SLOTS
 from tests.cuda.test_engine import Note
-from tests.support.checkpoints import Part, make_step
+from tests.support.checkpoints import make_step
 
 FEW, MANY = 4, 16
 PROMPT = 20
@@ -100,20 +100,9 @@ def test_a_hosted_draft_round_waits_as_often_for_many_sequences_as_for_few(
     hosting.step(make_step(*prompts()))
 
     def draft(count: int, past: int, rows: int) -> DrafterStep:
-        counts = np.array([rows - s % 2 for s in range(count)], dtype=np.int32)
-        return DrafterStep(
-            slot=np.arange(count, dtype=np.int32),
-            past_length=np.full(count, past, dtype=np.int32),
-            context_count=counts,
-            features=np.zeros((counts.sum(), 0), dtype=np.float32),
-            token_ids=np.full(counts.sum(), 5, dtype=np.int32),
-            anchor=np.full(count, 5, dtype=np.int32),
-            depth=np.array([network.config.depth], dtype=np.int32),
-            temperature=np.full(count, temperature, dtype=np.float32),
-            seed=np.arange(count, dtype=np.uint64),
-            top_k=np.zeros(count, dtype=np.int32),
-            top_p=np.zeros(count, dtype=np.float32),
-        )
+        contexts = [Context(slot, past, [5] * (rows - slot % 2)) for slot in range(count)]
+        hot = np.full(count, temperature, dtype=np.float32)
+        return DrafterStep.of(contexts, network.config.depth, temperature=hot, seed=np.arange(count, dtype=np.uint64))
 
     drafter.step(draft(SLOTS, 0, 10))
     counted = {n: waits(device, lambda n=n: drafter.step(draft(n, 8, 3))) for n in (FEW, MANY)}

@@ -14,9 +14,8 @@ from torch import Tensor
 from python_backend.checkpoints.decoder import load_weights, read_config
 from python_backend.engines.torch_attention import KvCache, plan
 from python_backend.engines.torch_network import Decoder
-from python_backend.protocol import TargetStep
+from python_backend.protocol import Part, TargetStep, row_starts
 from python_backend.rows import row_owners
-from python_backend.sampling.params import greedy_columns
 from trtllm_engines.pin import captured_name
 from trtllm_engines.runtime.config import EngineConfig
 from trtllm_engines.runtime.contract import ContractError
@@ -45,15 +44,8 @@ class PagedNetwork:
         ]
         for b, place, offset in rows:
             self._copy(cache, units, b, place[:, : past[b]], offset[: past[b]], into_cache=True)
-        step = TargetStep(
-            **greedy_columns(len(count)),
-            slot=np.arange(len(count), dtype=np.int32),
-            past_length=past,
-            row_count=count,
-            sample=np.ones(len(count), dtype=np.bool_),
-            draft_count=np.zeros(len(count), dtype=np.int32),
-            token_ids=given.input_ids.numpy(),
-        )
+        texts = np.split(given.input_ids.numpy(), row_starts(count)[1:-1])
+        step = TargetStep.of([Part(b, int(past[b]), text.tolist()) for b, text in enumerate(texts)])
         group = self.decoder.config.heads // config.kv_heads
         result = self.decoder.forward(plan(step, group, torch.float32, "cpu", few_runs=False), cache, self.captured)
         for b, place, offset in rows:

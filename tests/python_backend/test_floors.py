@@ -18,6 +18,7 @@ FLOORS = {
     "budget": 2,
     "sampling": 2,
     "checkpoints": 1,
+    "protocol": 0,
 }  # what is not named here is a file of floor 0
 OUTER = {  # folder -> folders of ours that it may use beside itself
     "python_backend": set(),

@@ -116,7 +116,7 @@ def small_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerUnd
         "ANGELSPEC_COORDINATOR__MAX_QUEUE": "3",
         "ANGELSPEC_COORDINATOR__MAX_LENGTH": "256",
         "ANGELSPEC_BUDGET__POLICY": "fixed",
-        "ANGELSPEC_DRAFTERS__DRAFTER_PROMPT_LOOKUP__IN_PROCESS": "false",
+        "ANGELSPEC_DRAFTERS__DRAFTER_PROMPT_LOOKUP__PROCESS": "own",
     }
     with ServerUnderTest(repository=repository, environment=environment) as running:
         yield running

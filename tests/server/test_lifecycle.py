@@ -115,7 +115,8 @@ def test_engines_that_do_not_fit_stop_the_start_with_both_numbers(tmp_path):
 
 def test_a_model_that_does_not_load_stops_the_start_with_its_error(tmp_path):
     repository = repository_with(tmp_path, "drafter_prompt_lookup", "raise RuntimeError('no drafter today')")
-    server = ServerUnderTest(repository=repository, environment=SMALL)
+    environment = SMALL | {"ANGELSPEC_DRAFTERS__DRAFTER_PROMPT_LOOKUP__PROCESS": "own"}
+    server = ServerUnderTest(repository=repository, environment=environment)
     with pytest.raises(ServerStartError, match="no drafter today"):
         server.start()
     assert processes(str(repository)) == []

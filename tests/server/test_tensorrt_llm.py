@@ -85,8 +85,8 @@ def trt_server(
     repository: Path, checkpoint: Path, engine_folder: Path, drafter_folder: Path, drafter_engines: Path
 ) -> Iterator[ServerUnderTest]:
     drafters = {
-        "drafter_network": {"kind": "network", "folder": str(drafter_folder)},
-        "drafter_engines": {"kind": "network", "folder": str(drafter_engines)},
+        "drafter_network": {"kind": "network", "process": "target", "folder": str(drafter_folder)},
+        "drafter_engines": {"kind": "network", "process": "target", "folder": str(drafter_engines)},
         LOOKUP: {},
     }
     environment = {
@@ -94,7 +94,6 @@ def trt_server(
         "ANGELSPEC_TARGET__CHECKPOINT": str(checkpoint),
         "ANGELSPEC_TARGET__ENGINE_FOLDER": str(engine_folder),
         "ANGELSPEC_TARGET__FEATURE_LAYERS": "[1, 3]",
-        "ANGELSPEC_TARGET__HOSTS_DRAFTERS": "true",
         "ANGELSPEC_DRAFTERS": json.dumps(drafters),
         "ANGELSPEC_ROUTES": json.dumps({"chat": "drafter_network", "code": LOOKUP, "math": "drafter_engines"}),
         "ANGELSPEC_COORDINATOR__MAX_SEQUENCES": "4",

@@ -10,8 +10,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from clients import transport
+from python_backend.protocol import Part
 from tests.server.conftest import ServerUnderTest
-from tests.support.checkpoints import VOCABULARY, Part, load_engine, make_step, save_tiny
+from tests.support.checkpoints import VOCABULARY, load_engine, make_step, save_tiny
 
 TOKENS = 40
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
 import torch
 from transformers import (
     AutoConfig,
@@ -22,8 +20,7 @@ from transformers import (
 )
 
 from python_backend.engines.torch_engine import TorchEngine
-from python_backend.protocol import TargetStep
-from python_backend.sampling.params import greedy_columns
+from python_backend.protocol import Part, TargetStep
 from python_backend.settings import CoordinatorSettings, TargetSettings
 
 VOCABULARY = 300
@@ -97,24 +94,6 @@ def load_reference(folder: Path, dtype: torch.dtype = torch.float32) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, config=config, dtype=dtype).eval()
 
 
-class Part(NamedTuple):
-    """One sequence of a step."""
-
-    slot: int
-    past: int
-    tokens: Sequence[int]
-    drafts: int = 0
-    sample: bool = True
-
-
 def make_step(*parts: Part, **columns: Any) -> TargetStep:
     """A step of these sequences, argmax unless columns say otherwise."""
-    return TargetStep(
-        **{**greedy_columns(len(parts)), **columns},
-        slot=np.array([p.slot for p in parts], dtype=np.int32),
-        past_length=np.array([p.past for p in parts], dtype=np.int32),
-        row_count=np.array([len(p.tokens) for p in parts], dtype=np.int32),
-        sample=np.array([p.sample for p in parts], dtype=np.bool_),
-        draft_count=np.array([p.drafts for p in parts], dtype=np.int32),
-        token_ids=np.array([t for p in parts for t in p.tokens], dtype=np.int32),
-    )
+    return TargetStep.of(parts, **columns)

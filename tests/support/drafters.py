@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import torch
 
 from python_backend.checkpoints.checkpoint import weights_sha256
 from python_backend.drafters import weights
+from python_backend.protocol import Context, DrafterStep
 from tests.support.checkpoints import SHAPE, VOCABULARY
 from tests.training.drafting import LAYERS, toy_config
 
@@ -58,3 +61,21 @@ def save_spread(kind: str, folder: Path, checkpoint: Path, layers: Sequence[int]
             parameter.copy_(torch.randn_like(parameter) * 0.3 + (1.0 if parameter.ndim == 1 else 0.0))
     weights.save(network, folder)
     return folder
+
+
+def random_step(
+    slots: Sequence[int],
+    past: Sequence[int],
+    count: Sequence[int],
+    draw: int,
+    width: int,
+    depth: int = 4,
+    **columns: Any,
+) -> DrafterStep:
+    """Random context rows of each slot, the last one's following token the anchor. columns: instead of those."""
+    random = np.random.default_rng(draw)
+    contexts = [
+        Context(s, p, random.integers(0, VOCABULARY, c).tolist(), random.normal(size=(c, width)).astype(np.float32))
+        for s, p, c in zip(slots, past, count, strict=True)
+    ]
+    return DrafterStep.of(contexts, depth, **columns)

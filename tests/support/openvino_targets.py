@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from python_backend.engines.openvino_engine import OpenVinoEngine
+from python_backend.protocol import Part
 from python_backend.settings import CoordinatorSettings, TargetSettings
-from tests.support.checkpoints import Part, make_step
+from tests.support.checkpoints import make_step
 
 
 def load_openvino(folder: Path, slots: int = 8, max_length: int = 256, **target: Any) -> OpenVinoEngine:

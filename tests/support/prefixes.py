@@ -9,8 +9,8 @@ import numpy as np
 
 from python_backend.drafters.prompt_lookup import PromptLookup
 from python_backend.engine import TargetEngine
-from python_backend.protocol import Array, PrefixHit, PrefixQuery, TargetResult, TargetStep
-from tests.support.checkpoints import VOCABULARY, Part, make_step
+from python_backend.protocol import Array, Part, PrefixHit, PrefixQuery, TargetResult, TargetStep
+from tests.support.checkpoints import VOCABULARY, make_step
 from tests.support.host import Answer, ask, settings_for, start
 
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 
 from python_backend.engine import TargetEngine
-from python_backend.protocol import NO_TOKEN, TargetResult, TargetStep, row_starts
+from python_backend.protocol import NO_TOKEN, Part, TargetResult, TargetStep, row_starts
 from python_backend.sampling.params import SamplingParams, columns
 from training.corpus.requests import ChatFormat, Request
 from training.corpus.stops import Stop, StopRule
@@ -146,18 +145,11 @@ class Sampler:
             if count:
                 fed.append(conversation)
                 counts.append(count)
-        rows = [c.ids[c.cached : c.cached + n] for c, n in zip(fed, counts, strict=True)]
-        result = self.engine.step(
-            TargetStep(
-                **columns([c.params for c in fed], [0] * len(fed)),
-                slot=np.array([c.slot for c in fed], dtype=np.int32),
-                past_length=np.array([c.cached for c in fed], dtype=np.int32),
-                row_count=np.array(counts, dtype=np.int32),
-                sample=np.array([c.pending == n for c, n in zip(fed, counts, strict=True)], dtype=np.bool_),
-                draft_count=np.zeros(len(fed), dtype=np.int32),
-                token_ids=np.array([t for r in rows for t in r], dtype=np.int32),
-            )
-        )
+        parts = [
+            Part(c.slot, c.cached, c.ids[c.cached : c.cached + n], sample=c.pending == n)
+            for c, n in zip(fed, counts, strict=True)
+        ]
+        result = self.engine.step(TargetStep.of(parts, **columns([c.params for c in fed], [0] * len(fed))))
         if self.buffers.shape[2]:
             features, starts = torch.from_numpy(result.features).bfloat16(), row_starts(result.feature_count)
             for i, conversation in enumerate(fed):

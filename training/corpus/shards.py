@@ -22,8 +22,7 @@ from safetensors.torch import save_file as save_torch_file
 
 from python_backend.engine import TargetEngine
 from python_backend.files import appearing
-from python_backend.protocol import Array, TargetStep, row_starts
-from python_backend.sampling.params import greedy_columns
+from python_backend.protocol import Array, Part, TargetStep, row_starts
 from python_backend.settings import WORKLOADS, Workload
 from training.corpus.sampler import Written
 from training.corpus.stops import STOPS
@@ -202,16 +201,7 @@ def compute_features(engine: TargetEngine, sequences: Sequence[Array]) -> torch.
 
 
 def _prefill(prompts: list[Array]) -> TargetStep:
-    batch = len(prompts)
-    return TargetStep(
-        **greedy_columns(batch),
-        slot=np.arange(batch, dtype=np.int32),
-        past_length=np.zeros(batch, dtype=np.int32),
-        row_count=np.array([len(p) for p in prompts], dtype=np.int32),
-        sample=np.zeros(batch, dtype=np.bool_),
-        draft_count=np.zeros(batch, dtype=np.int32),
-        token_ids=np.concatenate(prompts).astype(np.int32),
-    )
+    return TargetStep.of([Part(slot, 0, prompt.tolist(), sample=False) for slot, prompt in enumerate(prompts)])
 
 
 def pack(folder: Path, archive: Path) -> None:

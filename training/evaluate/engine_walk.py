@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from python_backend.engine import DrafterEngine
-from python_backend.protocol import NO_TOKEN, DrafterStep
+from python_backend.protocol import NO_TOKEN, Context, DrafterStep
 from training.corpus.shards import Sample
 from training.evaluate.simulate import Acceptance
 from training.fit.batches import Text
@@ -20,19 +20,12 @@ def walk_engine(engine: DrafterEngine, text: Text, sample: Sample, depth: int) -
     width = engine.describe().feature_size
     features = text.states[:, :width].float().numpy()
     while at < len(ids) - 1:
-        step = DrafterStep(
-            **DrafterStep.defaults(1)
-            | {
-                "slot": SLOT,
-                "past_length": np.array([done], dtype=np.int32),
-                "context_count": np.array([at - done], dtype=np.int32),
-                "features": features[done:at],
-                "token_ids": ids[done + 1 : at + 1].astype(np.int32),
-                "anchor": ids[at : at + 1].astype(np.int32),
-                "depth": np.array([depth], dtype=np.int32),
-                "temperature": np.array([sample.temperature], dtype=np.float32),
-                "seed": np.array([sample.seed], dtype=np.uint64),
-            }
+        context = Context(int(SLOT[0]), done, ids[done + 1 : at + 1].tolist(), features[done:at])
+        step = DrafterStep.of(
+            [context],
+            depth,
+            temperature=np.array([sample.temperature], dtype=np.float32),
+            seed=np.array([sample.seed], dtype=np.uint64),
         )
         drafted = engine.step(step).draft_ids[0]
         done = at

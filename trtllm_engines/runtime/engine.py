@@ -15,8 +15,16 @@ from python_backend.engines.blocks import BlockTables
 from python_backend.engines.device_results import on_host, result_of, settle, with_features
 from python_backend.engines.hardware import built, hardware_of
 from python_backend.engines.slots import Slots, committed_rows, feature_counts
-from python_backend.protocol import Array, Description, PrefixHit, PrefixQuery, ProtocolError, TargetResult, TargetStep
-from python_backend.sampling.params import greedy_columns
+from python_backend.protocol import (
+    Array,
+    Description,
+    Part,
+    PrefixHit,
+    PrefixQuery,
+    ProtocolError,
+    TargetResult,
+    TargetStep,
+)
 from python_backend.sampling.verify import logit_rows
 from python_backend.sampling.verify_torch import accept
 from python_backend.settings import CoordinatorSettings, TargetSettings
@@ -144,17 +152,7 @@ class TensorRtTarget:
         """The first passes of a process load kernels and size workspaces: make them before anybody waits."""
         most = min(self.config.max_rows, self.slots.max_length)
         for rows in sorted({1, most}):
-            self.step(
-                TargetStep(
-                    **greedy_columns(1),
-                    slot=np.zeros(1, dtype=np.int32),
-                    past_length=np.zeros(1, dtype=np.int32),
-                    row_count=np.array([rows], dtype=np.int32),
-                    sample=np.ones(1, dtype=np.bool_),
-                    draft_count=np.zeros(1, dtype=np.int32),
-                    token_ids=np.zeros(rows, dtype=np.int32),
-                )
-            )
+            self.step(TargetStep.of([Part(0, 0, [0] * rows)]))
         self.release(np.zeros(1, dtype=np.int32))
 
     def _features(self, rows: Array) -> Tensor | None:

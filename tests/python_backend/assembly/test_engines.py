@@ -10,12 +10,10 @@ from pydantic import ValidationError
 from python_backend.assembly.engines import has_engines
 from python_backend.settings import DrafterSettings, Settings, TargetSettings
 
-HOSTING = TargetSettings(hosts_drafters=True)
-
 
 def settings_with(folder: Path, engine: str) -> Settings:
-    drafter = DrafterSettings(kind="network", folder=folder, engine=engine)  # type: ignore[arg-type]
-    return Settings(target=HOSTING, drafters={"d": drafter})
+    drafter = DrafterSettings(kind="network", folder=folder, engine=engine, process="target")  # type: ignore[arg-type]
+    return Settings(target=TargetSettings(engine="torch"), drafters={"d": drafter})
 
 
 def test_engines_serve_where_they_are_built_and_the_network_elsewhere(tmp_path: Path) -> None:
@@ -31,8 +29,22 @@ def test_the_setting_has_the_last_word(tmp_path: Path) -> None:
 
 
 def test_engines_need_features_on_the_device() -> None:
-    with pytest.raises(ValidationError, match=r"drafters\.d\.engine is tensorrt: .* set target\.hosts_drafters true"):
-        Settings(drafters={"d": DrafterSettings(kind="network", engine="tensorrt")})
+    with pytest.raises(ValidationError, match="engine tensorrt needs process target, not own"):
+        DrafterSettings(kind="network", engine="tensorrt")
+
+
+@pytest.mark.parametrize("engine", ["openvino", "stock"])
+def test_not_every_target_runs_drafters_beside_it(engine: str) -> None:
+    drafters = {"d": DrafterSettings(kind="network", process="target")}
+    with pytest.raises(ValidationError, match=rf"drafters\.d\.process is target, and target\.engine is {engine}"):
+        Settings(target=TargetSettings(engine=engine), drafters=drafters)  # type: ignore[arg-type]
+
+
+def test_old_settings_of_where_a_drafter_runs_are_answered_with_the_new_one() -> None:
+    with pytest.raises(ValidationError, match=r"instead of True set drafters\.NAME\.process: target, at each network"):
+        TargetSettings.model_validate({"hosts_drafters": True})
+    with pytest.raises(ValidationError, match=r"set drafters\.NAME\.process: coordinator or own"):
+        DrafterSettings.model_validate({"in_process": False})
 
 
 def test_prompt_lookup_has_no_engines() -> None:

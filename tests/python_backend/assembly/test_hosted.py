@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.protocol import Array, DrafterStep, ProtocolError, TargetResult, row_starts
-from tests.support.checkpoints import Part, load_engine, make_step
+from python_backend.protocol import Array, Context, DrafterStep, Part, ProtocolError, TargetResult, row_starts
+from tests.support.checkpoints import load_engine, make_step
 from tests.support.drafters import save_drafter
 
 DEPTH, SLOTS, LENGTH = 3, 3, 120
@@ -93,21 +93,12 @@ class Decoding:
     def draft(self) -> Array:
         slots = (0, 2)
         context = [self.tokens[s][self.seen[s] + 1 : self.cached[s] + 1] for s in slots]
-        width = len(self.columns) if self.wire else 0
-        rows = [np.concatenate(self.features[s])[:, self.columns] for s in slots] if self.wire else []
-        counts = [len(c) for c in context]
-        step = DrafterStep(
-            **DrafterStep.defaults(2)
-            | {
-                "slot": np.array(slots, dtype=np.int32),
-                "past_length": np.array([self.seen[s] for s in slots], dtype=np.int32),
-                "context_count": np.array(counts, dtype=np.int32),
-                "features": np.concatenate(rows) if self.wire else np.zeros((sum(counts), width), dtype=np.float32),
-                "token_ids": np.array([t for c in context for t in c], dtype=np.int32),
-                "anchor": np.array([self.tokens[s][-1] for s in slots], dtype=np.int32),
-                "depth": np.array([DEPTH], dtype=np.int32),
-            }
-        )
+        rows = {s: np.concatenate(self.features[s])[:, self.columns] if self.wire else None for s in slots}
+        contexts = [
+            Context(s, self.seen[s], tokens, rows[s], self.tokens[s][-1])
+            for s, tokens in zip(slots, context, strict=True)
+        ]
+        step = DrafterStep.of(contexts, DEPTH)
         for s in slots:
             self.seen[s], self.features[s] = self.cached[s], []
         ids: Array = self.drafter.step(step).draft_ids

@@ -1,30 +1,19 @@
 """A drafter in the coordinator's process answers, fails and is timed like one behind a call."""
 
-import numpy as np
 import pytest
 from pydantic import ValidationError
 
 from python_backend.assembly.local import LocalDrafter, local_drafters
 from python_backend.drafters.prompt_lookup import PromptLookup
 from python_backend.engine import EngineError
-from python_backend.protocol import DrafterStep
-from python_backend.sampling.params import SamplingParams, draft_columns
+from python_backend.protocol import Context, DrafterStep
 from python_backend.settings import DrafterSettings, Settings
 from tests.support.host import ask, settings_for, start
 from tests.support.toy import ToyDrafter, ToyTarget, toy_decode
 
 
 def step(slot=0, past=0, tokens=(1, 2, 1)):
-    return DrafterStep(
-        **draft_columns([SamplingParams()]),
-        slot=np.array([slot], np.int32),
-        past_length=np.array([past], np.int32),
-        context_count=np.array([len(tokens)], np.int32),
-        features=np.zeros((len(tokens), 0), np.float32),
-        token_ids=np.array(tokens, np.int32),
-        anchor=np.array(tokens[-1:], np.int32),
-        depth=np.array([2], np.int32),
-    )
+    return DrafterStep.of([Context(slot, past, tokens)], 2)
 
 
 def test_it_drafts_what_the_drafter_drafts_and_says_how_long_that_took():
@@ -53,11 +42,11 @@ def test_one_that_fails_slows_down_and_fails_nobody(tmp_path):
 def test_settings_say_which_drafters_are_local(tmp_path, monkeypatch):
     (tmp_path / "settings.yaml").write_text("{}")  # not the shipped file, which names drafters too
     monkeypatch.setenv("ANGELSPEC_SETTINGS", str(tmp_path / "settings.yaml"))
-    drafters = {"here": DrafterSettings(in_process=True), "there": DrafterSettings()}
+    drafters = {"here": DrafterSettings(process="coordinator"), "there": DrafterSettings()}
     settings = Settings(drafters=drafters, routes=dict.fromkeys(("chat", "code", "math"), "here"))
     assert list(local_drafters(settings)) == ["here"]
 
 
 def test_a_network_stays_out_of_the_coordinators_process():
-    with pytest.raises(ValidationError, match="in_process is for prompt_lookup, not for a network"):
-        DrafterSettings(kind="network", in_process=True)
+    with pytest.raises(ValidationError, match="process coordinator is for prompt_lookup, not for a network"):
+        DrafterSettings(kind="network", process="coordinator")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from python_backend.drafters.drafting import take
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.drafters.pick import FirstChoice, pick_for
-from python_backend.protocol import DrafterStep, ProtocolError
+from python_backend.protocol import Context, DrafterStep, ProtocolError
 from tests.python_backend.sampling import corners
 from tests.support.checkpoints import VOCABULARY
 from tests.support.drafters import save_drafter
@@ -56,19 +56,12 @@ def drafter(tmp_path_factory: pytest.TempPathFactory, tiny_llama: Path) -> Netwo
 def step_of(feature: float = 1.0, **columns: list[float]) -> DrafterStep:
     """Two sequences of four context rows whose features are all this."""
     usual = DrafterStep.defaults(2)
-    return DrafterStep(
-        **usual
-        | {name: np.array(values, dtype=usual[name].dtype) for name, values in columns.items()}
-        | {
-            "slot": np.array([0, 2], dtype=np.int32),
-            "past_length": np.zeros(2, dtype=np.int32),
-            "context_count": np.full(2, ROWS, dtype=np.int32),
-            "features": np.repeat(np.float32([[1], [feature]]), ROWS, axis=0).repeat(48, axis=1),
-            "token_ids": np.arange(2 * ROWS, dtype=np.int32),
-            "anchor": np.array([ROWS - 1, 2 * ROWS - 1], dtype=np.int32),
-            "depth": np.array([DEPTH], dtype=np.int32),
-        }
-    )
+    sampling = {name: np.array(values, dtype=usual[name].dtype) for name, values in columns.items()}
+    contexts = [
+        Context(slot, 0, range(first, first + ROWS), np.full((ROWS, 48), value, dtype=np.float32))
+        for slot, first, value in ((0, 0, 1.0), (2, ROWS, feature))
+    ]
+    return DrafterStep.of(contexts, DEPTH, **sampling)
 
 
 @settings(max_examples=30, deadline=None)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from python_backend.checkpoints.checkpoint import CheckpointError, weights_sha256
 from python_backend.drafters import weights
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.protocol import NO_TOKEN, DrafterStep, ProtocolError, Release
+from python_backend.protocol import NO_TOKEN, Context, DrafterStep, ProtocolError, Release
 from tests.support.checkpoints import save_tiny
 from tests.training.drafting import toy_config
 from training.evaluate.simulate import draft_everywhere
@@ -89,18 +89,11 @@ class Text:
 
 def step_of(texts, slots, past, count, depth=DEPTH, **columns):
     """Append `count` rows of each text to its slot; the token after the last is the anchor."""
-    rows = [(t, slice(p, p + c), slice(p + 1, p + c + 1)) for t, p, c in zip(texts, past, count, strict=True)]
-    values = {
-        "slot": np.array(slots, dtype=np.int32),
-        "past_length": np.array(past, dtype=np.int32),
-        "context_count": np.array(count, dtype=np.int32),
-        "features": np.concatenate([t.features[r] for t, r, _ in rows]),
-        "token_ids": np.concatenate([t.ids[f] for t, _, f in rows]).astype(np.int32),
-        "anchor": np.array([t.ids[p + c] for t, p, c in zip(texts, past, count, strict=True)], dtype=np.int32),
-        "depth": np.array([depth], dtype=np.int32),
-    }
-    batch = len(slots)
-    return DrafterStep(**(DrafterStep.defaults(batch) | values | columns))
+    contexts = [
+        Context(slot, p, text.ids[p + 1 : p + c + 1].tolist(), text.features[p : p + c], int(text.ids[p + c]))
+        for slot, text, p, c in zip(slots, texts, past, count, strict=True)
+    ]
+    return DrafterStep.of(contexts, depth, **columns)
 
 
 def whole(network, text, anchor):

@@ -12,7 +12,7 @@ from python_backend.checkpoints.checkpoint import weights_sha256
 from python_backend.checkpoints.decoder import load_weights, read_config
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.drafters.weights import load, save, target_parts
-from python_backend.protocol import DrafterStep
+from python_backend.protocol import Context, DrafterStep
 from tests.support.checkpoints import SHAPE, save_tiny
 from training.fit.recipe import Recipe
 from training.fit.trainer import drafter_config, fresh_network
@@ -55,19 +55,8 @@ def test_a_drafter_of_a_mixture_of_experts_is_begun_saved_and_served(
     save(network, tmp_path)
     assert load(tmp_path, checkpoint).config == config
     served = NetworkDrafter("d", tmp_path, checkpoint, 2, 64)
+    random = np.random.default_rng(0)
     drafted = served.step(
-        DrafterStep(
-            slot=np.array([0], np.int32),
-            past_length=np.array([0], np.int32),
-            context_count=np.array([2], np.int32),
-            features=np.random.default_rng(0).normal(size=(2, config.feature_size)).astype(np.float32),
-            token_ids=np.array([5, 6], np.int32),
-            anchor=np.array([7], np.int32),
-            depth=np.array([3], np.int32),
-            temperature=np.zeros(1, np.float32),
-            top_k=np.zeros(1, np.int32),
-            top_p=np.zeros(1, np.float32),
-            seed=np.zeros(1, np.uint64),
-        )
+        DrafterStep.of([Context(0, 0, [5, 6], random.normal(size=(2, config.feature_size)).astype(np.float32), 7)], 3)
     )
     assert drafted.draft_ids.shape == (1, 3)

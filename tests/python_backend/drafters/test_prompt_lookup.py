@@ -6,23 +6,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.drafters.prompt_lookup import PromptLookup
-from python_backend.protocol import DrafterStep, ProtocolError
+from python_backend.protocol import Context, DrafterStep, ProtocolError
 
 
 def step_of(slot, past, tokens, depth, anchor=None, temperature=0.0):
-    return DrafterStep(
-        slot=np.array([slot], dtype=np.int32),
-        past_length=np.array([past], dtype=np.int32),
-        context_count=np.array([len(tokens)], dtype=np.int32),
-        features=np.zeros((len(tokens), 0), dtype=np.float32),
-        token_ids=np.array(tokens, dtype=np.int32),
-        anchor=np.array([tokens[-1] if anchor is None else anchor], dtype=np.int32),
-        depth=np.array([depth], dtype=np.int32),
-        temperature=np.array([temperature], dtype=np.float32),
-        top_k=np.zeros(1, np.int32),
-        top_p=np.zeros(1, np.float32),
-        seed=np.zeros(1, np.uint64),
-    )
+    hot = np.array([temperature], dtype=np.float32)
+    return DrafterStep.of([Context(slot, past, tokens, anchor=anchor)], depth, temperature=hot)
 
 
 def naive(tokens, depth, max_ngram):

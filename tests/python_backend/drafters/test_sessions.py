@@ -14,10 +14,8 @@ from hypothesis import strategies as st
 from python_backend.drafters import openvino_session
 from python_backend.drafters.engine import NetworkDrafter
 from python_backend.engine import EngineError
-from python_backend.protocol import DrafterStep
 from python_backend.settings import DrafterSettings
-from tests.support.checkpoints import VOCABULARY
-from tests.support.drafters import save_spread
+from tests.support.drafters import random_step, save_spread
 from tests.training.drafting import KINDS
 
 DEPTH, SLOTS, LENGTH = 4, 5, 120
@@ -39,22 +37,6 @@ def pair(tiny_llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Pair:
         return made[kind]
 
     return of
-
-
-def step_of(slots: list[int], past: list[int], count: list[int], draw: int, width: int, **columns: Any) -> DrafterStep:
-    """Random context rows of each slot, the last one's following token the anchor."""
-    random, rows = np.random.default_rng(draw), sum(count)
-    tokens = random.integers(0, VOCABULARY, rows).astype(np.int32)
-    values = {
-        "slot": np.array(slots, dtype=np.int32),
-        "past_length": np.array(past, dtype=np.int32),
-        "context_count": np.array(count, dtype=np.int32),
-        "features": random.normal(size=(rows, width)).astype(np.float32),
-        "token_ids": tokens,
-        "anchor": tokens[np.cumsum(count) - 1],
-        "depth": np.array([DEPTH], dtype=np.int32),
-    }
-    return DrafterStep(**(DrafterStep.defaults(len(slots)) | values | columns))
 
 
 def noisy(count: int, seed: int) -> dict[str, Any]:
@@ -80,7 +62,7 @@ def test_openvino_drafts_what_torch_drafts(pair: Pair, kind: str, data: st.DataO
         if min(count) < 1:
             return
         columns = noisy(len(slots), number) if data.draw(st.booleans(), label="noise") else {}
-        step = step_of(slots, past, count, data.draw(st.integers(0, 99)), openvino.config.feature_size, **columns)
+        step = random_step(slots, past, count, data.draw(st.integers(0, 99)), openvino.config.feature_size, **columns)
         silent = data.draw(st.sets(st.integers(0, len(slots) - 1), max_size=2), label="without an anchor")
         step.anchor[list(silent)] = -1
         depth = data.draw(st.integers(0, DEPTH + 1), label="depth")
@@ -97,7 +79,7 @@ def test_what_memory_holds_beyond_a_context_does_not_matter(pair: Pair, kind: st
     openvino, torch = pair(kind)
     for cache in openvino.session.context.caches:  # type: ignore[attr-defined]
         cache[:] = 50.0
-    step = step_of([3, 1], [0, 0], [40, 2], 1, openvino.config.feature_size)
+    step = random_step([3, 1], [0, 0], [40, 2], 1, openvino.config.feature_size)
     assert openvino.step(step).draft_ids.tolist() == torch.step(step).draft_ids.tolist()
 
 

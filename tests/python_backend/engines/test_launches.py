@@ -13,11 +13,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.protocol import DrafterStep, TargetStep
+from python_backend.protocol import Context, DrafterStep, Part, TargetStep
 from python_backend.sampling import verify, verify_torch
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.params import SamplingParams, columns
-from tests.support.checkpoints import VOCABULARY, Part, load_engine, make_step
+from tests.support.checkpoints import VOCABULARY, load_engine, make_step
 from tests.support.drafters import save_drafter
 
 FEW, MANY, LENGTH = 4, 12, 96
@@ -92,18 +92,7 @@ def test_a_round_with_a_drafter_in_the_targets_process(kind: str, tiny_llama: Pa
         hosting.step(make_step(*(Part(s, past, list(range(10))) for s in range(MANY))))
 
     def draft(count: int, past: int, rows: list[int]) -> DrafterStep:
-        return DrafterStep(
-            **DrafterStep.defaults(count)
-            | {
-                "slot": np.arange(count, dtype=np.int32),
-                "past_length": np.full(count, past, dtype=np.int32),
-                "context_count": np.array(rows[:count], dtype=np.int32),
-                "features": np.zeros((sum(rows[:count]), 0), dtype=np.float32),
-                "token_ids": np.full(sum(rows[:count]), 7, dtype=np.int32),
-                "anchor": np.full(count, 7, dtype=np.int32),
-                "depth": np.array([3], dtype=np.int32),
-            }
-        )
+        return DrafterStep.of([Context(slot, past, [7] * rows[slot]) for slot in range(count)], 3)
 
     drafter.step(draft(MANY, 0, [8] * MANY))
     counts = [operations(lambda n=n: drafter.step(draft(n, 8, [4, 3] * MANY))) for n in (FEW, MANY)]  # type: ignore[misc]

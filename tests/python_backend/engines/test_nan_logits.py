@@ -8,8 +8,9 @@ import pytest
 import torch
 
 from python_backend.engines.torch_engine import TorchEngine
+from python_backend.protocol import Part
 from python_backend.sampling.corners import LogitsError
-from tests.support.checkpoints import Part, load_engine, make_step
+from tests.support.checkpoints import load_engine, make_step
 
 HEALTHY, BROKEN = Part(0, 0, [7, 8, 9]), Part(2, 0, [5, 6])
 

@@ -14,7 +14,8 @@ from python_backend.checkpoints.decoder import load_weights
 from python_backend.checkpoints.quantised import Blocks
 from python_backend.checkpoints.tokenizer import load_tokenizer
 from python_backend.engines.torch_engine import TorchEngine
-from tests.support.checkpoints import Part, load_engine, make_step
+from python_backend.protocol import Part
+from tests.support.checkpoints import load_engine, make_step
 from tests.support.openvino_targets import all_logits, load_openvino
 
 NEAR_TIE = 1e-3  # top-two gap, in logits, below which float32 may order them either way

@@ -15,9 +15,9 @@ from pydantic import ValidationError
 from python_backend.checkpoints.checkpoint import CheckpointError
 from python_backend.engines.openvino_engine import OpenVinoEngine
 from python_backend.engines.torch_engine import TorchEngine
-from python_backend.protocol import ProtocolError
+from python_backend.protocol import Part, ProtocolError
 from python_backend.settings import TargetSettings
-from tests.support.checkpoints import DENSE, VOCABULARY, Part, load_engine, make_step, save_tiny
+from tests.support.checkpoints import DENSE, VOCABULARY, load_engine, make_step, save_tiny
 from tests.support.openvino_targets import all_logits, load_openvino
 
 SLOTS, MAX_LENGTH = 6, 100

@@ -10,7 +10,8 @@ import pytest
 
 from python_backend.engines.openvino_engine import OpenVinoEngine
 from python_backend.engines.openvino_rows import INVARIANT, cut
-from tests.support.checkpoints import Part, make_step
+from python_backend.protocol import Part
+from tests.support.checkpoints import make_step
 from tests.support.openvino_targets import all_logits, load_openvino
 
 SLOTS, CONTEXTS, ROWS = 20, (40, 700), 12

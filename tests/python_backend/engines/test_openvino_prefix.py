@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from python_backend.engines.openvino_engine import OpenVinoEngine
-from python_backend.protocol import Array, ProtocolError
-from tests.support.checkpoints import VOCABULARY, Part, make_step
+from python_backend.protocol import Array, Part, ProtocolError
+from tests.support.checkpoints import VOCABULARY, make_step
 from tests.support.openvino_targets import load_openvino
 from tests.support.prefixes import Recorder, commit, converse, leave_first_turn, opening, tokens
 

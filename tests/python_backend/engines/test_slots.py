@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from python_backend.engines.slots import Slots
-from python_backend.protocol import ProtocolError
-from tests.support.checkpoints import Part, make_step
+from python_backend.protocol import Part, ProtocolError
+from tests.support.checkpoints import make_step
 
 
 @pytest.fixture

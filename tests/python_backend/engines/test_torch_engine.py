@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from python_backend.engines.torch_attention import GAP, JOINT_ROWS, join_runs, split_runs
 from python_backend.engines.torch_engine import TorchEngine
-from tests.support.checkpoints import VOCABULARY, Part, load_engine, load_reference, make_step
+from python_backend.protocol import Part
+from tests.support.checkpoints import VOCABULARY, load_engine, load_reference, make_step
 
 SLOTS, MAX_LENGTH = 6, 64
 JUNK = 1e3  # in every row that was never written: whatever reads one is far off

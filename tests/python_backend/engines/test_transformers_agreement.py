@@ -11,7 +11,8 @@ import torch
 
 from python_backend.checkpoints.tokenizer import load_tokenizer
 from python_backend.engines.torch_engine import TorchEngine
-from tests.support.checkpoints import MODELS, VOCABULARY, Part, load_engine, load_reference, make_step, save_tiny
+from python_backend.protocol import Part
+from tests.support.checkpoints import MODELS, VOCABULARY, load_engine, load_reference, make_step, save_tiny
 
 ROUNDING = 1e-3  # top-two gap, in logits, below which float32 may order them either way; logits reach about 20
 ROW_ERROR = 1e-3  # largest difference of a row over its largest logit

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from hypothesis import strategies as st
 
-from python_backend.protocol import TargetStep
+from python_backend.protocol import Part, TargetStep
 from python_backend.sampling.corners import LARGEST
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.params import SamplingParams, columns
@@ -91,15 +91,8 @@ def pass_of(
     past: npt.NDArray[np.int32],
     token_ids: npt.NDArray[np.int32],
 ) -> TargetStep:
-    return TargetStep(
-        **columns(requests, prompt_length),
-        slot=slot.astype(np.int32),
-        past_length=past.astype(np.int32),
-        row_count=np.ones(len(slot), dtype=np.int32),
-        sample=np.ones(len(slot), dtype=np.bool_),
-        draft_count=np.zeros(len(slot), dtype=np.int32),
-        token_ids=token_ids.astype(np.int32),
-    )
+    parts = [Part(*place) for place in zip(slot, past, token_ids[:, None], strict=True)]
+    return TargetStep.of(parts, **columns(requests, prompt_length))
 
 
 @st.composite

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from python_backend.engines.slots import Slots
-from python_backend.protocol import ProtocolError, TargetStep
+from python_backend.protocol import Part, ProtocolError, TargetStep
 from python_backend.sampling.contract import check_sampling
 from python_backend.sampling.params import SamplingParams, columns
-from tests.support.checkpoints import Part, make_step
+from tests.support.checkpoints import make_step
 
 VOCABULARY = 50
 USED = SamplingParams(temperature=1.0, min_tokens=2, end_ids=(4, 5), bad_words=((1, 2), (3,)))

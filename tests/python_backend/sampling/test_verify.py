@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import chisquare
 
-from python_backend.protocol import TargetStep
+from python_backend.protocol import Part, TargetStep
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.noise import race
 from python_backend.sampling.params import SamplingParams, columns
@@ -19,15 +19,8 @@ SIGNIFICANCE = 1e-4
 def step_of(rows, drafts, past, params, prompt_length=1, sample=None):
     """A TargetStep from per-sequence token rows."""
     batch = len(rows)
-    return TargetStep(
-        **columns(params, [prompt_length] * batch),
-        slot=np.arange(batch, dtype=np.int32),
-        past_length=np.array(past, dtype=np.int32),
-        row_count=np.array([len(r) for r in rows], dtype=np.int32),
-        sample=np.ones(batch, dtype=bool) if sample is None else np.array(sample),
-        draft_count=np.array(drafts, dtype=np.int32),
-        token_ids=np.concatenate(rows).astype(np.int32),
-    )
+    parts = map(Part, range(batch), past, rows, drafts, [True] * batch if sample is None else sample)
+    return TargetStep.of(list(parts), **columns(params, [prompt_length] * batch))
 
 
 def run(step, logits, slots=8, length=64):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from python_backend.protocol import TargetStep
+from python_backend.protocol import Part, TargetStep
 from python_backend.sampling import verify, verify_torch
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.params import SamplingParams, columns
@@ -45,15 +45,11 @@ def random_step(rng, vocabulary, features):
     past = np.array([rng.integers(0, LENGTH - c) for c in counts])
     prompt = [int(rng.integers(0, end)) for end in past + counts]
     sample = rng.random(batch) < 0.85
-    step = TargetStep(
-        **columns([params_of(rng, vocabulary, features) for _ in range(batch)], prompt),
-        slot=rng.permutation(batch + 3)[:batch].astype(np.int32),
-        past_length=past.astype(np.int32),
-        row_count=counts.astype(np.int32),
-        sample=sample,
-        draft_count=np.where(sample, drafts, 0).astype(np.int32),
-        token_ids=rng.integers(0, vocabulary, counts.sum()).astype(np.int32),
-    )
+    sampling = columns([params_of(rng, vocabulary, features) for _ in range(batch)], prompt)
+    slots = rng.permutation(batch + 3)[:batch]
+    texts = [rng.integers(0, vocabulary, count) for count in counts]
+    parts = map(Part, slots, past, texts, np.where(sample, drafts, 0), sample)
+    step = TargetStep.of(list(parts), **sampling)
     history = TokenHistory(batch + 3, LENGTH)
     history.tokens[:] = rng.integers(0, vocabulary, history.tokens.shape)
     history.write(step)
@@ -104,15 +100,7 @@ def test_mass_beyond_the_first_candidates_is_found():
     rng = np.random.default_rng(0)
     logits = (rng.normal(size=(4, vocabulary)) * 0.01).astype(np.float32)
     params = [SamplingParams(temperature=1.0, top_p=p, seed=i) for i, p in enumerate((0.9, 0.05, 0.5, 0.0))]
-    step = TargetStep(
-        **columns(params, [1] * 4),
-        slot=np.arange(4, dtype=np.int32),
-        past_length=np.zeros(4, dtype=np.int32),
-        row_count=np.ones(4, dtype=np.int32),
-        sample=np.ones(4, dtype=bool),
-        draft_count=np.zeros(4, dtype=np.int32),
-        token_ids=np.zeros(4, dtype=np.int32),
-    )
+    step = TargetStep.of([Part(slot, 0, [0]) for slot in range(4)], **columns(params, [1] * 4))
     history = TokenHistory(4, 8)
     expected = verify.accept(step, logits.copy(), history)
     actual = verify_torch.accept(step, torch.from_numpy(logits.copy()), history)

@@ -12,12 +12,12 @@ from tritonclient.grpc import model_config_pb2
 from tritonclient.utils import np_to_triton_dtype
 
 from python_backend.engine import EngineError
-from python_backend.protocol import TargetStep
+from python_backend.protocol import Part, TargetStep
 from python_backend.sampling.history import TokenHistory
 from python_backend.sampling.params import SamplingParams, columns
 from python_backend.settings import ROOT
 from python_backend.triton_bridge.stock_tensors import OUTPUTS, new_tokens, verify_of, word_list
-from tests.support.checkpoints import Part, make_step
+from tests.support.checkpoints import make_step
 
 RECORD: dict[str, Any] = json.loads((ROOT / "trtllm_engines" / "contracts" / "stock_model.json").read_text())
 STAND_IN = ROOT / "tests" / "fakes" / "stock" / "tensorrt_llm"

@@ -13,7 +13,8 @@ import pytest
 import torch
 
 from python_backend.engine import EngineError
-from tests.support.checkpoints import Part, make_step
+from python_backend.protocol import Part
+from tests.support.checkpoints import make_step
 from tests.trtllm_engines.engine_folder import write_engine
 from trtllm_engines.runtime.config import EngineConfig
 from trtllm_engines.runtime.contract import ContractError

@@ -16,29 +16,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
-from python_backend.protocol import DrafterStep, ProtocolError
-from tests.support.checkpoints import VOCABULARY, Part, load_engine, make_step
+from python_backend.protocol import Part, ProtocolError
+from tests.support.checkpoints import load_engine, make_step
+from tests.support.drafters import random_step
 from tests.trtllm_engines.drafter_engines import KINDS, LENGTH, SLOTS
 
 pytestmark = pytest.mark.export
 DEPTH = 4
 Drafters = Callable[[str], Any]
-
-
-def step_of(slots: list[int], past: list[int], count: list[int], draw: int, width: int, **columns: Any) -> DrafterStep:
-    """Random context rows of each slot, the last one's following token the anchor."""
-    random, rows = np.random.default_rng(draw), sum(count)
-    tokens = random.integers(0, VOCABULARY, rows).astype(np.int32)
-    values = {
-        "slot": np.array(slots, dtype=np.int32),
-        "past_length": np.array(past, dtype=np.int32),
-        "context_count": np.array(count, dtype=np.int32),
-        "features": random.normal(size=(rows, width)).astype(np.float32),
-        "token_ids": tokens,
-        "anchor": tokens[np.cumsum(count) - 1],
-        "depth": np.array([DEPTH], dtype=np.int32),
-    }
-    return DrafterStep(**(DrafterStep.defaults(len(slots)) | values | columns))
 
 
 def noisy(count: int, seed: int) -> dict[str, Any]:
@@ -63,7 +48,7 @@ def test_engines_draft_what_the_network_drafts(drafters: Drafters, kind: str, da
         if min(count) < 1:
             return
         columns = noisy(len(slots), number) if data.draw(st.booleans(), label="noise") else {}
-        step = step_of(slots, past, count, data.draw(st.integers(0, 99)), network.config.feature_size, **columns)
+        step = random_step(slots, past, count, data.draw(st.integers(0, 99)), network.config.feature_size, **columns)
         ours, theirs = engines.step(step), network.step(step)
         assert ours.draft_ids.tolist() == theirs.draft_ids.tolist()
         np.testing.assert_allclose(ours.confidence, theirs.confidence, atol=1e-3)
@@ -77,13 +62,13 @@ def test_engines_draft_what_the_network_drafts(drafters: Drafters, kind: str, da
 @pytest.mark.parametrize("kind", ["mtp", "eagle3"])
 def test_a_long_prompt_takes_several_passes_beside_short_contexts(drafters: Drafters, kind: str) -> None:
     engines, network = drafters(kind)
-    step = step_of([3, 0, 1], [0, 0, 0], [100, 2, 17], 5, network.config.feature_size)
+    step = random_step([3, 0, 1], [0, 0, 0], [100, 2, 17], 5, network.config.feature_size)
     assert engines.step(step).draft_ids.tolist() == network.step(step).draft_ids.tolist()
 
 
 def test_more_context_rows_than_an_engine_takes_go_in_several_passes(drafters: Drafters) -> None:
     engines, network = drafters("dfly")
-    step = step_of([4, 2], [0, 0], [90, 70], 6, network.config.feature_size)
+    step = random_step([4, 2], [0, 0], [90, 70], 6, network.config.feature_size)
     assert engines.step(step).draft_ids.tolist() == network.step(step).draft_ids.tolist()
     assert engines.session.rows == 64
 
@@ -91,27 +76,27 @@ def test_more_context_rows_than_an_engine_takes_go_in_several_passes(drafters: D
 @pytest.mark.parametrize("kind", KINDS)
 def test_fewer_drafts_are_the_first_of_a_whole_block(drafters: Drafters, kind: str) -> None:
     engines, network = drafters(kind)
-    step = step_of([1], [0], [9], 7, network.config.feature_size)
+    step = random_step([1], [0], [9], 7, network.config.feature_size)
     whole = engines.step(step).draft_ids
     engines.release(np.array([1]))
-    fewer = step_of([1], [0], [9], 7, network.config.feature_size, depth=np.array([2], dtype=np.int32))
+    fewer = random_step([1], [0], [9], 7, network.config.feature_size, depth=2)
     assert engines.step(fewer).draft_ids.tolist() == whole[:, :2].tolist()
 
 
 def test_a_chunk_without_an_anchor_is_appended_and_not_drafted_for(drafters: Drafters) -> None:
     engines, network = drafters("mtp")
     width = network.config.feature_size
-    silent = step_of([2], [0], [30], 8, width, anchor=np.array([-1], dtype=np.int32))
+    silent = random_step([2], [0], [30], 8, width, anchor=np.array([-1], dtype=np.int32))
     assert (engines.step(silent).draft_ids == -1).all()
     network.step(silent)
-    step = step_of([2], [30], [4], 9, width)
+    step = random_step([2], [30], [4], 9, width)
     assert engines.step(step).draft_ids.tolist() == network.step(step).draft_ids.tolist()
 
 
 def test_a_broken_contract_is_named_and_changes_nothing(drafters: Drafters) -> None:
     engines, network = drafters("dfly")
     with pytest.raises(ProtocolError, match="'past_length' is 3 for slot 0, limit 0"):
-        engines.step(step_of([0], [3], [2], 1, network.config.feature_size))
+        engines.step(random_step([0], [3], [2], 1, network.config.feature_size))
     assert not engines.context.stored.any()
 
 
@@ -137,6 +122,6 @@ def test_hosted_they_read_what_the_target_left_on_the_device(drafters: Drafters,
         store = FeatureStore(SLOTS)
         target = HostingTarget(load_engine(tiny_llama, SLOTS, LENGTH, feature_layers=layers), store)
         target.step(make_step(Part(3, 0, list(range(40))), Part(1, 0, [5, 6, 7])))
-        step = step_of([1, 3], [0, 0], [3, 40], 1, 0, features=np.zeros((43, 0), dtype=np.float32))
+        step = random_step([1, 3], [0, 0], [3, 40], 1, 0, features=np.zeros((43, 0), dtype=np.float32))
         drafted.append(HostedDrafter(drafter, store, columns).step(step).draft_ids.tolist())
     assert drafted[0] == drafted[1]

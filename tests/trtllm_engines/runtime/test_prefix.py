@@ -11,8 +11,8 @@ import pytest
 
 from python_backend.assembly.hosted import FeatureStore, HostedDrafter, HostingTarget
 from python_backend.drafters.engine import NetworkDrafter
-from python_backend.protocol import DrafterStep, ProtocolError
-from tests.support.checkpoints import VOCABULARY, Part, make_step
+from python_backend.protocol import Context, DrafterStep, Part, ProtocolError
+from tests.support.checkpoints import VOCABULARY, make_step
 from tests.support.drafters import save_drafter
 from tests.support.prefixes import Recorder, commit, converse, leave_first_turn, opening, tokens
 
@@ -148,17 +148,7 @@ def test_a_drafter_in_the_targets_process_reads_the_features_of_held_rows(
         if held:
             assert hosting.open(opening((1, text))).held.tolist() == [held]
         hosting.step(make_step(Part(1, held, text[held:])))
-        columns = {
-            "slot": [1],
-            "past_length": [0],
-            "context_count": [99],
-            "token_ids": text[1:],
-            "anchor": text[-1:],
-            "depth": [3],
-        }
-        arrays = {name: np.array(values, dtype=np.int32) for name, values in columns.items()}
-        empty = {"features": np.zeros((99, 0), dtype=np.float32)}
-        return drafter.step(DrafterStep(**DrafterStep.defaults(1) | arrays | empty)).draft_ids.tolist()
+        return drafter.step(DrafterStep.of([Context(1, 0, text[1:])], 3)).draft_ids.tolist()
 
     sharing = make(build)
     commit(sharing, 4, text)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from python_backend.engine import EngineError
-from tests.support.checkpoints import Part, make_step
+from python_backend.protocol import Part
+from tests.support.checkpoints import make_step
 from trtllm_engines.runtime.ranks import END, follow, join_world
 
 Build = Callable[..., Any]

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from python_backend.engines import device_results
 from python_backend.engines.device_results import settle
-from tests.support.checkpoints import Part, make_step
+from python_backend.protocol import Part
+from tests.support.checkpoints import make_step
 from trtllm_engines.runtime.staging import Staging
 
 

@@ -10,9 +10,10 @@ import numpy as np
 import triton_python_backend_utils as pb_utils
 
 from python_backend.engines.torch_engine import TorchEngine
+from python_backend.protocol import Part
 from python_backend.sampling.params import SamplingParams, columns
 from python_backend.settings import CoordinatorSettings, TargetSettings, load
-from tests.support.checkpoints import Part, make_step
+from tests.support.checkpoints import make_step
 
 
 class TritonPythonModel:

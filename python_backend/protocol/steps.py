@@ -1,148 +1,47 @@
-"""The step protocol between the coordinator and its engines: the only place that knows tensor names.
-
-One message is one synchronous call that carries the whole ragged batch: B sequences, R packed rows.
-`encode` turns a message into named numpy tensors, `decode` reads it back and checks every shape; a broken
-contract raises `ProtocolError`, which names the tensor, the value and the limit.
-"""
+"""What travels between the coordinator and its engines: one message for each call and for each answer."""
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache, partial
-from typing import Any, ClassVar, NamedTuple, Self
+from functools import partial
+from typing import NamedTuple, Self
 
 import numpy as np
-import numpy.typing as npt
 
-Array = npt.NDArray[Any]
-Tensors = dict[str, Array]
+from python_backend.protocol.message import (
+    Array,
+    Message,
+    ProtocolError,
+    check_at_least,
+    column,
+    engine_time,
+    filled,
+    no_features,
+    no_items,
+)
 
-STEP, DESCRIBE, OPEN, RELEASE = "step", "describe", "open", "release"
-OPERATION = "operation"  # request parameter that selects one of them
-HOSTED = "drafter"  # request parameter: the drafter in the target's process that a call is for
-DESCRIPTION = "description"  # STRING [1]: JSON of a Description
 NO_TOKEN = -1
 
 
-class ProtocolError(ValueError):
-    """A message breaks the contract; becomes INVALID_ARG on the wire."""
+class Part(NamedTuple):
+    """The rows of one sequence in a verify pass: a prompt chunk, or its anchor followed by the kept drafts."""
+
+    slot: int
+    past: int  # committed rows in the slot
+    tokens: Sequence[int]
+    drafts: int = 0  # how many of the tokens, at the end, are drafts
+    sample: bool = True  # false: a prompt chunk that is not the last
 
 
-Default = Callable[[int], Array]  # length of the first axis -> the column that a sender may leave out
+class Context(NamedTuple):
+    """What one sequence hands a drafter: context rows that it has not seen."""
 
-
-class Column(NamedTuple):
-    """How a message declares one of its tensors."""
-
-    name: str
-    dtype: np.dtype[Any]
-    length: str | None  # the count its first axis must have: B, R, C, …
-    default: Default | None
-
-
-def column(dtype: npt.DTypeLike, length: str | None = None, default: Default | None = None, **field: Any) -> Any:
-    """A packed tensor field of a message; see Column."""
-
-    @lru_cache(maxsize=64)
-    def shared(count: int) -> Array:
-        """One read-only array a length, so that a default is recognised without looking into it."""
-        assert default is not None
-        values = default(count).astype(dtype)
-        values.flags.writeable = False
-        return values
-
-    metadata = {"dtype": np.dtype(dtype), "length": length, "default": shared if default else None}
-    return dataclasses.field(metadata=metadata, **field)
-
-
-def filled(value: float) -> Default:
-    """The same value for every sequence."""
-    return lambda length: np.full(length, value)
-
-
-def no_items(_: int) -> Array:
-    """A ragged column of which nobody has any."""
-    return np.zeros(0)
-
-
-def no_features(length: int) -> Array:
-    """Rows without features: [C, 0]."""
-    return np.zeros((length, 0))
-
-
-def engine_time() -> Any:
-    """[1] ms that the call spent inside the engine; 0 where nobody measured."""
-    return column(np.float32, default_factory=lambda: np.zeros(1, dtype=np.float32))
-
-
-@dataclass(frozen=True, eq=False)
-class Message:
-    """Base of all messages: fields declared with `column` are the tensors, their names are the wire names.
-
-    A column that holds its default throughout is left out of the message: every tensor costs a call about 50 µs.
-    """
-
-    batch_column: ClassVar[str]  # its first axis is B; never left out
-
-    @classmethod
-    @cache
-    def columns(cls) -> tuple[Column, ...]:
-        return tuple(Column(f.name, **f.metadata) for f in dataclasses.fields(cls))
-
-    @classmethod
-    def defaults(cls, batch: int) -> Tensors:
-        """The columns that have a default, as a batch has them that uses none of what they say."""
-        return {c.name: c.default(batch) for c in cls.columns() if c.default}
-
-    def encode(self) -> Tensors:
-        """Named contiguous tensors of the declared dtypes."""
-        tensors: Tensors = {}
-        for name, dtype, _, default in self.columns():
-            value = getattr(self, name)
-            if default is not None:
-                usual = default(len(value))
-                if value is usual or np.array_equal(value, usual):
-                    continue
-            tensors[name] = np.ascontiguousarray(value, dtype=dtype)
-        return tensors
-
-    @classmethod
-    def decode(cls, tensors: Tensors) -> Self:
-        """Read a message back. Raises ProtocolError for a missing tensor, a wrong dtype or a wrong length."""
-        columns: Tensors = {}
-        left_out: list[Column] = []
-        for c in cls.columns():
-            if c.name in tensors:
-                columns[c.name] = tensors[c.name]
-                if columns[c.name].dtype != c.dtype:
-                    raise ProtocolError(f"tensor '{c.name}' has dtype {columns[c.name].dtype}, expected {c.dtype}")
-            elif c.default is None:
-                raise ProtocolError(f"tensor '{c.name}' is missing from {cls.__name__}")
-            else:
-                left_out.append(c)
-        # The columns of length B come first: they count the rows of the others.
-        batch = len(columns[cls.batch_column])
-        for c in sorted(left_out, key=lambda c: c.length not in ("B", None)):
-            length = batch if c.length in ("B", None) else cls.lengths(columns)[c.length]
-            columns[c.name] = c.default(length)  # type: ignore[misc]
-        message = cls(**columns)
-        message.check()
-        return message
-
-    @classmethod
-    def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
-        """The counts that the columns' first axes are checked against."""
-        return {"B": len(columns[cls.batch_column])}
-
-    def check(self) -> None:
-        """Raise ProtocolError where a column's first axis differs from its declared count."""
-        lengths = self.lengths(vars(self))
-        for name, _, expected, _ in self.columns():
-            actual = len(getattr(self, name))
-            if expected is not None and actual != lengths[expected]:
-                raise ProtocolError(f"tensor '{name}' has {actual} entries, expected {expected} = {lengths[expected]}")
+    slot: int
+    past: int  # context rows that it has
+    tokens: Sequence[int]  # those that follow the rows
+    features: Array | None = None  # [c, F] of the rows; None where the drafter reads none, or finds them itself
+    anchor: int | None = None  # None: the last of the tokens; NO_TOKEN: append only
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +80,20 @@ class TargetStep(SamplingColumns):
     # slots whose features nobody reads: they may be left out
 
     batch_column = "slot"
+
+    @classmethod
+    def of(cls, parts: Sequence[Part], **columns: Array) -> Self:
+        """The pass over these sequences, in their order. columns: those of SamplingColumns and `unread` that are not to
+        have their defaults, with which every token is the likeliest."""
+        packed = {
+            "slot": np.array([p.slot for p in parts], dtype=np.int32),
+            "past_length": np.array([p.past for p in parts], dtype=np.int32),
+            "row_count": np.array([len(p.tokens) for p in parts], dtype=np.int32),
+            "sample": np.array([p.sample for p in parts], dtype=np.bool_),
+            "draft_count": np.array([p.drafts for p in parts], dtype=np.int32),
+            "token_ids": np.array([t for p in parts for t in p.tokens], dtype=np.int32),
+        }
+        return cls(**cls.defaults(len(parts)) | packed | columns)
 
     @classmethod
     def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
@@ -279,6 +192,24 @@ class DrafterStep(Message):
     batch_column = "slot"
 
     @classmethod
+    def of(cls, contexts: Sequence[Context], depth: int, **columns: Array) -> Self:
+        """A call for these sequences, in their order, for so many drafts of each. columns: temperature, top_k, top_p
+        and seed where they are not to have their defaults, with which every draft is the likeliest."""
+        tokens = np.array([t for c in contexts for t in c.tokens], dtype=np.int32)
+        pieces = [c.features for c in contexts if c.features is not None]
+        anchors = [c.tokens[-1] if c.anchor is None else c.anchor for c in contexts]
+        packed = {
+            "slot": np.array([c.slot for c in contexts], dtype=np.int32),
+            "past_length": np.array([c.past for c in contexts], dtype=np.int32),
+            "context_count": np.array([len(c.tokens) for c in contexts], dtype=np.int32),
+            "features": np.concatenate(pieces) if pieces else np.zeros((len(tokens), 0), dtype=np.float32),
+            "token_ids": tokens,
+            "anchor": np.array(anchors, dtype=np.int32),
+            "depth": np.array([depth], dtype=np.int32),
+        }
+        return cls(**cls.defaults(len(contexts)) | packed | columns)
+
+    @classmethod
     def lengths(cls, columns: Mapping[str, Array]) -> dict[str, int]:
         return super().lengths(columns) | {"C": int(columns["context_count"].sum())}
 
@@ -316,41 +247,3 @@ class Release(Message):
     slot: Array = column(np.int32, "B")
 
     batch_column = "slot"
-
-
-@dataclass(frozen=True)
-class Description:
-    """Who answers the calls; compared at start-up by `coordinator.handshake`."""
-
-    name: str
-    role: str  # "target" or "drafter"
-    engine: str  # "torch", "openvino", "tensorrt_llm", "prompt_lookup", …
-    engine_version: str
-    dtype: str
-    device: str
-    weights_sha256: str  # empty for a drafter without weights
-    vocabulary_size: int
-    slots: int
-    max_length: int
-    feature_layers: tuple[int, ...]  # target: what it captures; drafter: what it needs
-    feature_size: int  # F
-    max_depth: int = 0  # drafter: the longest draft
-    target_sha256: str = ""  # drafter: the target it was trained for; empty = any
-    hosted: bool = False  # drafter: in the target's process, where it finds its features by slot and position
-    hardware: str = ""  # the device that it runs on, where that is not the CPU
-    build: str = ""  # of an engine that is built from its weights: which one
-    prefix_block: int = 0  # target: rows that sequences share at a time; 0 = it shares none and is not asked to `open`
-
-
-def check_at_least(name: str, values: Array, minimum: int) -> None:
-    """Raise ProtocolError naming the first entry below the minimum."""
-    if (low := values < minimum).any():
-        i = int(np.argmax(low))
-        raise ProtocolError(f"tensor '{name}' is {values[i]} for sequence {i}, minimum {minimum}")
-
-
-def row_starts(counts: Array) -> npt.NDArray[np.int64]:
-    """[B + 1] offsets of packed rows: sequence i owns rows starts[i]:starts[i + 1]."""
-    starts = np.zeros(len(counts) + 1, dtype=np.int64)
-    np.cumsum(counts, out=starts[1:])
-    return starts
