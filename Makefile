@@ -61,7 +61,8 @@ lint: setup ## ruff and mypy
 	@$(RUN) mypy
 
 load-test: setup ## perf_analyzer sweep with a table and a plot
-	@$(RUN) build_scripts.with_server --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) clients.load_test $(ARGS)
+	@$(RUN) build_scripts.with_server --http-port $(HTTP_PORT) --grpc-port $(GRPC_PORT) clients.load_test \
+		--perf-analyzer "$$($(RUN) build_scripts.perf_analyzer --print-command)" $(ARGS)
 
 bench-overhead: setup ## time outside the engines
 	@$(RUN) benchmarks.overhead $(ARGS)

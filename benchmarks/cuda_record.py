@@ -17,6 +17,8 @@ PAGE, PLOT = ROOT / "docs" / "cuda.md", ROOT / "docs" / "cuda.png"
 
 
 class Section(BaseModel):
+    """Base of what a record holds; a key that it does not know is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -56,6 +58,8 @@ class DraftTime(Section):
 
 
 class EngineTimes(Section):
+    """What one data type of weights costs."""
+
     dtype: str
     weight_bytes: int  # that a step reads at least
     steps: tuple[StepTime, ...]
@@ -64,6 +68,8 @@ class EngineTimes(Section):
 
 
 class Record(Section):
+    """One run on one GPU."""
+
     device: str
     torch: str
     cuda: str

@@ -23,7 +23,7 @@ class ContainerInstall:
             raise PreflightError(f"there is no {SERVER} here: start in the container, see docs/h20.md")
         check_shm()
 
-    def backends(self, cache: Path) -> Path:
+    def backends(self, cache: Path) -> Path:  # noqa: ARG002 (part of an interface)
         return self.binary.parent.parent / "backends"
 
     def environment(self) -> dict[str, str]:

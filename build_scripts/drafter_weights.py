@@ -19,6 +19,8 @@ DRAFT_VOCABULARY = 16384
 
 
 class Drafter(NamedTuple):
+    """Where a drafter's weights are, and whether they were trained or only have the shape."""
+
     folder: Path
     trained: bool
 

@@ -65,7 +65,7 @@ def command(cache: Path, report: Report = lambda _: None) -> list[str]:
 
 
 def glibc() -> tuple[int, ...]:
-    """This system's version of glibc."""
+    """The version of glibc here."""
     name, version = platform.libc_ver()
     return tuple(int(part) for part in version.split(".")) if name == "glibc" else (0,)
 

@@ -6,7 +6,6 @@ import signal
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Annotated
 
 import typer
@@ -18,7 +17,7 @@ from build_scripts.server import COORDINATOR, HOST, POLL_S, REPOSITORY, TROUBLE,
 WATCH_S = 2.0  # how often the server is asked whether it still serves
 
 
-def _interrupt(signum: int, frame: FrameType | None) -> None:
+def _interrupt(*_: object) -> None:
     raise KeyboardInterrupt
 
 

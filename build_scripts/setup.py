@@ -16,8 +16,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 VENV = ROOT / ".venv"
-LOCK = ROOT / "requirements.lock"
-NO_DEPS_LOCK = ROOT / "requirements-no-deps.lock"
+LOCK = ROOT / "requirements" / "angelspec.lock"
+NO_DEPS_LOCK = ROOT / "requirements" / "no-deps.lock"
 STAMP = "angelspec-setup"
 MODEL = ROOT / ".cache" / "models" / "smollm2-135m"  # where build_scripts.fetch_model puts it, complete or not at all
 PYTHON = (3, 11)
@@ -92,7 +92,7 @@ def make_venv(venv: Path) -> None:
 def install(venv: Path, pip_args: list[str]) -> None:
     """Everything in the locks. The second one holds packages of which only the files are used, not the code."""
     pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", *pip_args]
-    print(f"installing {LOCK.name}: a few minutes and about 3 GB at the first time", flush=True)
+    print(f"installing {LOCK.relative_to(ROOT)}: a few minutes and about 3 GB at the first time", flush=True)
     subprocess.run([*pip, "-r", LOCK], check=True)
     subprocess.run([*pip, "--no-deps", "-r", NO_DEPS_LOCK], check=True)
 

@@ -114,7 +114,7 @@ def find_install() -> Install:
 
 
 def python_library() -> Path:
-    """This interpreter's own libpython, which the stub loads. Raises PreflightError where there is none."""
+    """The interpreter's own libpython, which the stub loads. Raises PreflightError where there is none."""
     name = str(sysconfig.get_config_var("INSTSONAME") or "")
     library = Path(sysconfig.get_config_var("LIBDIR") or "") / name
     if ".so" not in name:

@@ -17,12 +17,16 @@ from clients.wire import Answer
 
 
 class Protocol(StrEnum):
+    """How the request travels."""
+
     GRPC = "grpc"  # a stream
     HTTP = "http"  # /generate, or /generate_stream with --stream
     INFER = "infer"  # /infer on the model that is not decoupled
 
 
 class PromptForm(StrEnum):
+    """What the prompt is."""
+
     CHAT = "chat"  # a user's turn, in the model's chat template
     TEXT = "text"  # continued as it is
     MESSAGES = "messages"  # JSON list of {"role", "content"}

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +26,6 @@ from clients.report import LoadTest, Run
 
 PROMPTS = Path(__file__).with_name("prompts.jsonl")
 POLICIES: dict[str, dict[str, Any]] = {report.PLAIN: {"num_draft_tokens": 0}, report.SPEC: {}}
-FIND_PERF_ANALYZER = [sys.executable, "-m", "build_scripts.perf_analyzer", "--print-command"]
 
 
 def read_prompts(path: Path) -> list[dict[str, Any]]:
@@ -90,13 +89,16 @@ def execute(command: Sequence[str], timeout_s: float) -> str:
 
 
 def perf_analyzer_command(given: str | None) -> list[str]:
-    """The words that start perf_analyzer. Raises OSError where it is not given and cannot be set up."""
+    """The words that start perf_analyzer. Raises OSError where none is given and none is on the PATH."""
     if given:
         return shlex.split(given)
-    found = subprocess.run(FIND_PERF_ANALYZER, stdout=subprocess.PIPE, text=True, check=False)
-    if found.returncode:
-        raise OSError("perf_analyzer could not be set up (see above); --perf-analyzer names one of your own")
-    return shlex.split(found.stdout)
+    found = shutil.which("perf_analyzer")
+    if not found:
+        raise OSError(
+            "perf_analyzer is not on the PATH: `make load-test` sets one up, `pip install perf-analyzer` brings one, "
+            "and --perf-analyzer names one"
+        )
+    return [found]
 
 
 def run_all(console: Console, command: list[str], url: str, runs: list[Run], folder: Path, timeout_s: float) -> None:
@@ -141,7 +143,7 @@ def main(
     output: Annotated[Path, typer.Option(help="Each load test gets a folder of its own in it.")] = Path(
         ".cache/load_test"
     ),
-    perf_analyzer: Annotated[str | None, typer.Option(help="How to start it; by default it is set up.")] = None,
+    perf_analyzer: Annotated[str | None, typer.Option(help="How to start it; by default the one on the PATH.")] = None,
 ) -> None:
     """Load a running server and report its speed."""
     console = Console()

@@ -64,6 +64,8 @@ def refuse_old_names(values: Any, section: str) -> Any:
 
 
 class Section(BaseModel):
+    """Base of the sections; an unknown key, or an old name, is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
     name: ClassVar[str]
 
@@ -74,6 +76,8 @@ class Section(BaseModel):
 
 
 class TargetSettings(Section):
+    """The model that is served, and what runs it."""
+
     name = "target"
 
     engine: EngineName = Field(
@@ -130,6 +134,8 @@ class TargetSettings(Section):
 
 
 class DrafterSettings(Section):
+    """One drafter."""
+
     name = "drafters.NAME"
 
     kind: str = Field("prompt_lookup", description="prompt_lookup, or network: trained weights")
@@ -175,6 +181,8 @@ class DrafterSettings(Section):
 
 
 class CoordinatorSettings(Section):
+    """Requests, slots and steps."""
+
     name = "coordinator"
 
     max_sequences: int = Field(32, ge=1, description="KV slots: sequences decoded at once")
@@ -200,6 +208,8 @@ class CoordinatorSettings(Section):
 
 
 class BudgetSettings(Section):
+    """How many drafts are made and verified."""
+
     name = "budget"
 
     policy: PolicyName = Field("dcut", description="how many drafts are verified")
@@ -223,6 +233,8 @@ class BudgetSettings(Section):
 
 
 class Settings(BaseSettings):
+    """All of them, from the YAML file and then from ANGELSPEC_… variables."""
+
     model_config = SettingsConfigDict(
         env_prefix="ANGELSPEC_",
         env_nested_delimiter="__",
@@ -254,8 +266,8 @@ class Settings(BaseSettings):
         settings_cls: type[BaseSettings],
         init_settings: PydanticBaseSettingsSource,
         env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (part of an interface)
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 (part of an interface)
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         file = settings_file()
         return init_settings, env_settings, YamlConfigSettingsSource(settings_cls, yaml_file=file)

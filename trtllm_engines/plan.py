@@ -56,6 +56,8 @@ class Fit(NamedTuple):
 
 
 class Plan(NamedTuple):
+    """Where the memory of a GPU goes, and how many sequences that leaves room for."""
+
     recipe: Recipe
     precision: Precision
     uses: tuple[Use, ...]

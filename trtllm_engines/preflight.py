@@ -36,6 +36,8 @@ class Machine(Protocol):
 
 
 class ThisMachine:
+    """What is installed here; tests put another machine in its place."""
+
     def tensorrt_llm(self) -> str:
         if find_spec("tensorrt_llm") is None:
             return ""

@@ -19,6 +19,8 @@ class RecipeError(ValueError):
 
 
 class Part(BaseModel):
+    """Base of a recipe's parts; an unknown key is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -68,6 +70,8 @@ class Limits(Part):
 
 
 class Recipe(Part):
+    """How the engines of one target are built."""
+
     name: str
     checkpoint: str = Field(description="repository on the Hugging Face hub")
     revision: str = Field("main", description="branch, tag or commit of it")

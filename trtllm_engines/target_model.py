@@ -22,6 +22,8 @@ from trtllm_engines.pin import CAPTURED, captured_name
 
 
 class CapturingLlamaLayer(LLaMADecoderLayer):
+    """A layer whose hidden states are an output of the engine where a drafter reads them."""
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
         give_out(residual_stream(result), self.layer_idx, self.config)
@@ -29,6 +31,8 @@ class CapturingLlamaLayer(LLaMADecoderLayer):
 
 
 class CapturingQwenLayer(QWenDecoderLayer):
+    """The same for Qwen."""
+
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         result = super().forward(*args, **kwargs)
         give_out(residual_stream(result), self.layer_idx, self.config)
@@ -36,6 +40,8 @@ class CapturingQwenLayer(QWenDecoderLayer):
 
 
 class CapturingLlama(LLaMAForCausalLM):
+    """Llama with the layers above."""
+
     def __init__(self, config: PretrainedConfig) -> None:
         check(config)
         super().__init__(config)
@@ -49,6 +55,8 @@ class CapturingLlama(LLaMAForCausalLM):
 
 
 class CapturingQwen(QWenForCausalLM):
+    """Qwen with the layers above."""
+
     def __init__(self, config: PretrainedConfig) -> None:
         check(config)
         super().__init__(config)

@@ -17,6 +17,8 @@ from trtllm_engines.recipe import Precision, Recipe, RecipeError
 
 
 class Mismatch(NamedTuple):
+    """Something in which an engine is not what the settings want."""
+
     what: str
     engine: str
     expected: str

@@ -12,7 +12,7 @@ import gguf
 
 from python_backend.settings import ROOT
 
-LOCK = ROOT / "requirements-peers.lock"
+LOCK = ROOT / "requirements" / "peers.lock"
 STAMP = "peers-lock"
 
 

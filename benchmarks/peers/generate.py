@@ -18,7 +18,7 @@ class Clock:
     def __init__(self) -> None:
         self.stamps: list[float] = []
 
-    def __call__(self, input_ids: Any, scores: Any, **_: Any) -> Any:
+    def __call__(self, input_ids: Any, *_: Any, **__: Any) -> Any:
         self.stamps.append(time.perf_counter())
         return torch.zeros(len(input_ids), dtype=torch.bool)
 

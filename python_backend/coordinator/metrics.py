@@ -8,6 +8,8 @@ from typing import Literal, NamedTuple, Protocol
 
 
 class Metric(NamedTuple):
+    """How a metric is declared; buckets are upper bounds of a histogram, in its own unit."""
+
     kind: Literal["counter", "gauge", "histogram"]
     description: str
     buckets: tuple[float, ...] = ()

@@ -14,11 +14,15 @@ from python_backend.coordinator.sequence import NO_SLOT, Sequence
 
 
 class Chunk(NamedTuple):
+    """Rows of one prompt in a step."""
+
     sequence: Sequence
     rows: int  # prompt rows of this step
 
 
 class Batch(NamedTuple):
+    """Who runs in a step; false where nobody does."""
+
     decoding: list[Sequence]
     chunks: list[Chunk]
 

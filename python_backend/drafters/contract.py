@@ -41,6 +41,8 @@ class Port(NamedTuple):
 
 
 class GraphContract(NamedTuple):
+    """The inputs and outputs of an exported graph, in their order."""
+
     name: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]

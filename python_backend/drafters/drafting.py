@@ -32,6 +32,8 @@ class Started(NamedTuple):
 
 
 class Drafted(NamedTuple):
+    """Chains of N sequences, D drafts each."""
+
     tokens: Tensor  # [N, D]
     probability: Tensor  # [N, D] among the candidates, by the scores that they were chosen by
 

@@ -57,6 +57,8 @@ class Lent(nn.Module):
 
 
 class ContextRows(nn.Module):
+    """A block drafter's context rows from the target's features: the keys and values of each layer."""
+
     def __init__(self, network: BlockDrafter) -> None:
         super().__init__()
         self.network = network
@@ -67,6 +69,8 @@ class ContextRows(nn.Module):
 
 
 class Block(nn.Module):
+    """A block's hidden states over its context, before any token of it is corrected."""
+
     def __init__(self, network: BlockDrafter) -> None:
         super().__init__()
         self.network = network
@@ -121,6 +125,8 @@ def following(network: BlockDrafter) -> nn.Module:
 
 
 class Append(nn.Module):
+    """A recurrent drafter's context rows, and the state of the first draft."""
+
     def __init__(self, network: RecurrentDrafter) -> None:
         super().__init__()
         self.network = network
@@ -140,6 +146,8 @@ class Append(nn.Module):
 
 
 class Step(nn.Module):
+    """One further draft of a chain, from the state and the token of the one before."""
+
     def __init__(self, network: RecurrentDrafter) -> None:
         super().__init__()
         self.network = network

@@ -15,6 +15,8 @@ INITIAL_STD = 0.02
 
 
 class KeysValues(NamedTuple):
+    """What attention reads of some rows."""
+
     keys: Tensor  # [..., kv_heads, head_dim], rotated
     values: Tensor
 

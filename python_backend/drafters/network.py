@@ -52,7 +52,7 @@ class DraftNetwork(nn.Module):
         """[..., Vd] by the target's own head."""
         return self.head_product(hidden)
 
-    def logits(self, hidden: Tensor, previous: Tensor) -> Tensor:
+    def logits(self, hidden: Tensor, previous: Tensor) -> Tensor:  # noqa: ARG002 (part of an interface)
         """[..., Vd] of finished hidden states. previous: the token before each draft; not every head looks at it."""
         return self.base_logits(hidden)
 

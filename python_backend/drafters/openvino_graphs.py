@@ -39,6 +39,8 @@ Network = BlockDrafter | RecurrentDrafter
 
 
 class KeysValues(NamedTuple):
+    """What attention reads of R rows, one after the other."""
+
     keys: Node  # [R, kv_heads * head_dim], rotated
     values: Node
 
@@ -196,6 +198,8 @@ class DraftGraph:
 
 
 class BlockGraph(DraftGraph):
+    """A block drafter as one graph: context, block, and the walk that corrects each slot by the token before it."""
+
     def __init__(self, network: BlockDrafter, matrix: Matrices, sketch: Sketch | None = None) -> None:
         super().__init__(network, matrix, sketch)
         self.network = network
@@ -261,6 +265,8 @@ class BlockGraph(DraftGraph):
 
 
 class RecurrentGraph(DraftGraph):
+    """A recurrent drafter as one graph: context rows and the chain of drafts, each from the one before."""
+
     def __init__(self, network: RecurrentDrafter, matrix: Matrices, sketch: Sketch | None = None) -> None:
         super().__init__(network, matrix, sketch)
         self.network = network

@@ -86,6 +86,8 @@ class Compiled:
 
 
 class OpenVinoSession:
+    """Drafts by compiled OpenVINO graphs on a CPU."""
+
     engine = "openvino"
 
     def __init__(self, network: Network, slots: int, rows: int, eight_bit: bool, sketch: Sketch | None) -> None:

@@ -35,9 +35,11 @@ class Pick(Protocol):
 
 
 class FirstChoice:
+    """The likeliest token: what temperature 0 verifies."""
+
     candidates = LIKELIEST
 
-    def scores(self, tokens: Tensor, logits: Tensor, number: int) -> Tensor:
+    def scores(self, tokens: Tensor, logits: Tensor, number: int) -> Tensor:  # noqa: ARG002 (part of an interface)
         return logits
 
 

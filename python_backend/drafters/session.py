@@ -45,6 +45,8 @@ class Asked:
 
 
 class Session(Protocol):
+    """What runs a drafter's network, by whatever means."""
+
     engine: str  # what `describe` says of it
     engine_version: str
     dtype: str

@@ -21,6 +21,8 @@ LEAST = 1e-6  # of the largest eigenvalue: directions that states hardly take
 
 
 class Sketch(NamedTuple):
+    """A head of low rank: logits are about `up @ down @ hidden`."""
+
     down: Tensor  # [rank, hidden]
     up: Tensor  # [Vd, rank]
 

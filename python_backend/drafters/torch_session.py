@@ -90,7 +90,7 @@ class TorchChains(TorchSession):
         state = State(self.last.output[slots], self.last.carried[slots])
         done = iter(range(asked.depth))
 
-        def attention(layer: int, query: Tensor, own: KeysValues) -> Tensor:
+        def attention(layer: int, query: Tensor, own: KeysValues) -> Tensor:  # noqa: ARG001 (part of an interface)
             return self._attend(slot, begin[:, None] + next(done), query, own)
 
         return recurrent_start(self.network, state, self.context.tensor(begin), attention, asked.candidates)

@@ -34,6 +34,8 @@ class Heads(Protocol):
 
 
 class Layers(Heads, Protocol):
+    """The shape of a target, as far as its KV cache goes."""
+
     @property
     def layers(self) -> int: ...
 

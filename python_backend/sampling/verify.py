@@ -21,6 +21,8 @@ from python_backend.sampling.noise import race
 
 
 class Acceptance(NamedTuple):
+    """What a verify pass decided for B sequences."""
+
     accepted: npt.NDArray[np.int32]  # [B]
     next_token: npt.NDArray[np.int32]  # [B] -1 where nothing was sampled
     log_prob_count: npt.NDArray[np.int32]  # [B]

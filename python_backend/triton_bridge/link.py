@@ -33,6 +33,8 @@ LOOK_S = 0.05  # how often the listener looks whether it is to end
 
 @dataclass(frozen=True)
 class Submit:
+    """A request of another model's client."""
+
     key: int
     tensors: Tensors
     parameters: dict[str, Any]
@@ -49,6 +51,8 @@ class Leave:
 
 @dataclass(frozen=True)
 class Answer:
+    """A response to it."""
+
     key: int
     outputs: Tensors
     final: bool
@@ -56,6 +60,8 @@ class Answer:
 
 @dataclass(frozen=True)
 class Failure:
+    """An error in place of the last response."""
+
     key: int
     message: str
     code: ErrorCode

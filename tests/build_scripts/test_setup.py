@@ -5,9 +5,12 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tomllib
 from importlib import metadata
+from itertools import chain
 
 import pytest
+from packaging.requirements import Requirement
 
 from build_scripts import setup
 
@@ -84,7 +87,7 @@ def pins(path):
 
 
 def test_the_locks_pin_every_package_and_agree_with_the_top_level():
-    top = pins(setup.ROOT / "requirements.in")
+    top = pins(setup.LOCK.with_name("angelspec.in"))
     locked = pins(setup.LOCK)
     assert {name: locked.get(name) for name in top} == top
     assert int(locked["numpy"].split(".")[0]) < 2
@@ -94,3 +97,12 @@ def test_this_environment_is_what_the_locks_say():
     for path in (setup.LOCK, setup.NO_DEPS_LOCK):
         for name, version in pins(path).items():
             assert metadata.version(name).split("+")[0] == version
+
+
+def test_pyproject_names_the_same_packages_and_allows_what_is_locked():
+    project = tomllib.loads((setup.ROOT / "pyproject.toml").read_text())["project"]
+    groups = [project["dependencies"], *project["optional-dependencies"].values()]
+    wanted = {r.name.lower(): r for r in map(Requirement, chain.from_iterable(groups))}
+    locked = {name.lower(): version for name, version in pins(setup.LOCK).items()}
+    assert wanted.keys() == {name.lower() for name in pins(setup.LOCK.with_name("angelspec.in"))}
+    assert [name for name, r in wanted.items() if not r.specifier.contains(locked[name], prereleases=True)] == []

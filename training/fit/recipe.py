@@ -14,6 +14,8 @@ from training.fit.losses import LossName, Weighting
 
 
 class Section(BaseModel):
+    """Base of a recipe's parts; an unknown key is an error."""
+
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
@@ -27,6 +29,8 @@ class Stage(Section):
 
 
 class Recipe(Section):
+    """What is trained, on what, and for how long."""
+
     kind: Kind
     depth: int = Field(ge=1, description="drafts of a chain when it is served")
     layers: int = Field(1, ge=1)

@@ -42,6 +42,8 @@ class Graphs:
 
 
 class EngineSession:
+    """Drafts by built TensorRT engines, in the target's process."""
+
     engine = "tensorrt"
 
     def __init__(self, run: Graphs, context: TorchContext, engine_version: str) -> None:

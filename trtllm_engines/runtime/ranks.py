@@ -1,6 +1,6 @@
-"""Tensor parallelism: one process a rank, rank 0 of them in Triton's `target` model. Not run yet, on no machine.
+r"""Tensor parallelism: one process a rank, rank 0 of them in Triton's `target` model. Not run yet, on no machine.
 
-    mpirun --allow-run-as-root --bind-to none \\
+    mpirun --allow-run-as-root --bind-to none \
         -n 1 tritonserver --model-repository=model_repository : -n 3 python3 -m trtllm_engines.runtime.rank
 
 which `build_scripts.serve_engines` runs where a recipe has several GPUs (`trtllm_engines/launch.py`).
